@@ -276,7 +276,7 @@ pub const EXERCISES: [Exercise; 22] = [
             "Thread t has the elements t, t + blockDim.x, t + 2 blockDim.x, …",
             "i = j * blockDim.x + threadIdx.x",
         ],
-        solution: &[lines("src/cuda/tensor.cu", "// What the engine itself does", "st(x + i, value);")],
+        solution: &[lines("src/tensor/tensor.cu", "// What the engine itself does", "st(x + i, value);")],
     },
 ];
 

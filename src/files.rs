@@ -5,8 +5,8 @@ pub(crate) mod tensors;
 pub mod whole;
 
 use crate::{
+    available::available,
     error::{Error, Result, bytes as size},
-    tensor::available,
 };
 use std::{
     fs::{File, Metadata},

@@ -10,16 +10,18 @@
 //! - How is it computed fast? [`kernels`]: fast implementations of ops, tested against the formula or the
 //!   loops that define the op.
 //! - What is learned? [`tasks`]: tokens, and a target for each.
-//! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
+//! - How does it run on a GPU? [`cuda`]: device memory and launches. The `.cu` files are beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
 //! - How do they differ, and what can each track? [`book`]: a site, a page for each.
 //! - Is a mixer, a task or an op of your own right? [`check`]: gradients, forms, causality, streaming, bounds, kernels.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
-//! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
-//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify, exercises ← book ← cli. A tensor is in host
-//! memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
+//! Modules know those before them, and those on a level with them: available, dtype, error, mat, rng ← files ←
+//! cuda ← tensor ← autograd, stamp ← ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify,
+//! exercises ← book ← cli.
+//! No two know each other, but for ops and kernels: a kernel is of an op, and an op names its kernels. `cuda` has streams,
+//! addresses and launches; a tensor is in host memory or in that of a device, and so stands above it.
 //!
 //! # An example
 //! A DeltaNet learns parity, and then reads bits one at a time:
@@ -104,12 +106,14 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
+pub(crate) mod available;
 #[cfg(feature = "laboratory")]
 pub mod book;
 pub mod check;
 #[cfg(feature = "laboratory")]
 pub mod cli;
 pub mod cuda;
+pub(crate) mod dtype;
 pub mod error;
 pub mod exchange;
 #[cfg(feature = "laboratory")]
@@ -118,6 +122,7 @@ pub(crate) mod files;
 pub mod inspect;
 #[doc(hidden)]
 pub mod kernels;
+pub(crate) mod mat;
 pub mod models;
 pub mod ops;
 #[cfg(feature = "laboratory")]

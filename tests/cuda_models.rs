@@ -4,6 +4,7 @@
 
 mod device;
 
+use approx::{abs_diff_eq, relative_eq};
 use device::{device, root};
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 use tapezoo::{
@@ -53,11 +54,14 @@ fn ten_steps_of_training_follow_the_cpu() {
         for (dtype, tolerance, edge) in [(DType::F32, 1e-4, 0.05), (DType::BF16, 2e-2, 0.1)] {
             let got = run(device, dtype);
             for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
-                let fine = (got - want).abs() <= tolerance * want.abs();
+                let fine = relative_eq!(got, want, epsilon = 0.0, max_relative = tolerance);
                 assert!(fine, "{name} in {dtype}: loss {got} at step {i}, the CPU has {want}");
             }
             for ((_, got), (_, want)) in got.1.iter().zip(&want.1) {
-                assert!((got - want).abs() < edge, "{name} in {dtype}: accuracy {got}, the CPU has {want}");
+                assert!(
+                    abs_diff_eq!(got, want, epsilon = edge),
+                    "{name} in {dtype}: accuracy {got}, the CPU has {want}"
+                );
             }
         }
     }
@@ -120,7 +124,7 @@ fn angles_are_summed_in_single_precision() {
     let mut memory = [&[1, 1, 2, 2][..], &[1, 1, 1], &[1, 1, 2], &[1, 1, 2]].map(|shape| full(shape, 0.0));
     let o = models::mamba3::sequence(inputs, &mut memory, Form::Chunked(64));
     let phi = memory[1].value().to_f64()[0];
-    assert!((phi - 0.004 * t as f64).abs() < 1e-4, "{phi}");
+    assert!(abs_diff_eq!(phi, 0.004 * t as f64, epsilon = 1e-4), "{phi}");
     assert_eq!(o.dtype(), DType::BF16);
 
     // The layer hands on the Δ of its softplus as it is.

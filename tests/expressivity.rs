@@ -8,6 +8,7 @@
 
 mod machine;
 
+use approx::{abs_diff_eq, abs_diff_ne};
 use machine::{LONG, Machine, best_threshold, bits, one_hot, sums};
 use std::f64::consts::{PI, TAU};
 use tapezoo::{
@@ -211,7 +212,7 @@ fn two_reflections_a_token_count_modulo_three_and_two_projections_cannot() {
     // With β = 1 the state converges: after a hundred tokens it no longer depends on the input.
     let (form, piece) = positive.ways().pop().unwrap();
     let y = &positive.outputs(&tokens, form, piece)[100..];
-    assert!(y.iter().all(|&later| (later - y[0]).abs() < 1e-5), "{form}, pieces of {piece}");
+    assert!(y.iter().all(|&later| abs_diff_eq!(later, y[0], epsilon = 1e-5)), "{form}, pieces of {piece}");
 }
 
 /// A one takes a step Δ = 40, in which 2 exp(ΔA) − 1 is −1 (A = −1), a zero Δ = 0, in which it is 1. A one writes a
@@ -533,9 +534,9 @@ fn a_state_with_a_fixed_transition_is_additive_and_parity_is_not() {
             let [h11, h10, h01, h00] = [(1, 1), (1, 0), (0, 1), (0, 0)].map(|(a, b)| state(a, b));
             for i in 0..h11.len() {
                 let rest = h11[i] - h10[i] - h01[i] + h00[i];
-                assert!(rest.abs() < 1e-12, "{name}, seed {seed}: {rest:.1e}");
+                assert!(abs_diff_eq!(rest, 0.0, epsilon = 1e-12), "{name}, seed {seed}: {rest:.1e}");
             }
-            seen += usize::from(h11.iter().zip(&h10).any(|(a, b)| (a - b).abs() > 1e-6));
+            seen += usize::from(h11.iter().zip(&h10).any(|(a, b)| abs_diff_ne!(a, b, epsilon = 1e-6)));
         }
         // LMU's one signal may be cut off for both tokens.
         assert!(seen >= 20, "{name}: {seen} of 50 draws see the last token at all");

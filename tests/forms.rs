@@ -4,6 +4,7 @@
 
 mod close;
 
+use approx::abs_diff_eq;
 use close::close;
 use proptest::prelude::*;
 use tapezoo::{
@@ -206,7 +207,7 @@ fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tole
         let zeros = vec![0.0; a.len().max(b.len())];
         let [a, b] = [a, b].map(|x| if x.is_empty() { &zeros } else { x });
         for (a, b) in a.iter().zip(b) {
-            assert!((a - b).abs() <= tolerance * scale, "{name} {form}: tensor {i} has {a}, expected {b}");
+            assert!(abs_diff_eq!(a, b, epsilon = tolerance * scale), "{name} {form}: tensor {i} has {a}, expected {b}");
         }
     }
 }

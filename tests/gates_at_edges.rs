@@ -6,6 +6,7 @@
 mod close;
 mod device;
 
+use approx::abs_diff_eq;
 use close::close;
 use device::device;
 use tapezoo::{
@@ -312,7 +313,12 @@ fn a_gradient_that_is_small_beside_the_state_has_its_digits() {
     let largest = want.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
     for (place, form) in places().into_iter().flat_map(|place| MLSTM.map(|form| (place, form))) {
         for (a, b) in of_f(place, form).iter().zip(&want) {
-            assert!((a - b).abs() <= 1e-4 * largest, "{form} {} on {}: {a:e}, not {b:e}", place.1, place.0);
+            assert!(
+                abs_diff_eq!(a, b, epsilon = 1e-4 * largest),
+                "{form} {} on {}: {a:e}, not {b:e}",
+                place.1,
+                place.0
+            );
         }
     }
 }

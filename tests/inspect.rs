@@ -6,6 +6,7 @@ mod close;
 mod program;
 mod texts;
 
+use approx::abs_diff_eq;
 use close::all_close;
 use indicatif::ProgressBar;
 use program::program;
@@ -160,13 +161,18 @@ fn names_that_nobody_listens_to_leave_the_tape_as_it_is() {
     }
 }
 
+/// The numbers that these bytes are.
+fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
 /// The tensors of the page, decoded as its script does.
 fn decoded(tensor: &Value) -> Vec<f32> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let bytes = STANDARD.decode(tensor["data"].as_str().unwrap()).unwrap();
     match tensor["dtype"].as_str().unwrap() {
-        "f32" => bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-        "f16" => bytes.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+        "f32" => numbers(&bytes),
+        "f16" => numbers(&bytes).into_iter().map(|bits| half::f16::from_bits(bits).to_f32()).collect(),
         other => panic!("{other}"),
     }
 }
@@ -203,7 +209,7 @@ fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
                 same(series, &shown, &format!("{mixer}: {name} on the page"));
                 let named = json["runs"][0]["layers"][l][name]["tensor"].as_str().unwrap();
                 let view = tensors.tensor(named).unwrap();
-                let there: Vec<f32> = view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+                let there: Vec<f32> = numbers(view.data());
                 assert_eq!(there, series.data, "{mixer}: {named} in the file");
                 assert_eq!(view.shape()[0], 256);
             }
@@ -246,7 +252,7 @@ fn same(series: &Series, shown: &[f32], what: &str) {
 
 #[track_caller]
 fn to_16_bits(a: f32, b: f32, what: impl Display) {
-    assert!((a - b).abs() <= 1e-7 + a.abs() / 1000.0, "{what}: {a} became {b}");
+    assert!(abs_diff_eq!(a, b, epsilon = 1e-7 + a.abs() / 1000.0), "{what}: {a} became {b}");
 }
 
 #[test]
@@ -337,9 +343,8 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
     let bytes = fs::read(dir.path().join("runs/lstm-seed0/weights.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     for (name, tensor) in source.model.params().tensors() {
-        let there: Vec<f64> =
-            file.tensor(name).unwrap().data().as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
-        assert_eq!(there, tensor.to_f64(), "{name}");
+        let there: Vec<f32> = numbers(file.tensor(name).unwrap().data());
+        assert_eq!(there.into_iter().map(f64::from).collect::<Vec<_>>(), tensor.to_f64(), "{name}");
     }
     // A sequence too long for its positions.
     let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs/gpt-seed0 --len 64");

@@ -32,8 +32,7 @@ proptest! {
     }
 }
 
-/// A kernel that does not accept its inputs leaves them to the formula, which would then be compared with itself: of
-/// thirty samples like those above each kernel accepts some.
+/// Kernels are compared on the samples that they accept: of thirty samples like those above each kernel accepts some.
 #[test]
 fn every_kernel_runs_where_it_is_forced() {
     each(|op| op.forced(30)).unwrap();

@@ -4,6 +4,7 @@
 
 mod close;
 
+use approx::relative_eq;
 use close::{all_close, close};
 use std::panic::catch_unwind;
 use tapezoo::{
@@ -244,7 +245,7 @@ fn parameters_are_as_many_and_start_as_published() {
             _ if name.contains("c_proj") => 0.01,
             _ => 0.02,
         };
-        assert!((std - expected).abs() <= 0.15 * expected, "{name}: {std}, not about {expected}");
+        assert!(relative_eq!(std, expected, epsilon = 0.0, max_relative = 0.15), "{name}: {std}, not about {expected}");
     }
 }
 

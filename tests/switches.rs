@@ -3,6 +3,7 @@
 
 mod close;
 
+use approx::abs_diff_eq;
 use close::{all_close, close};
 use tapezoo::{
     autograd::{Gen, Tape},
@@ -124,7 +125,7 @@ fn keys_have_length_one_unless_they_are_raw() {
         let c = published::Config { model: "delta_net".into(), without, ..published::Config::default() };
         let k = published::delta_net::keys(&c, k).value().to_f64();
         let lengths = k.chunks(4).map(|k| k.iter().map(|x| x * x).sum::<f64>());
-        assert_eq!(unit, lengths.into_iter().all(|l| (l - 1.0).abs() < 1e-3));
+        assert_eq!(unit, lengths.into_iter().all(|l| abs_diff_eq!(l, 1.0, epsilon = 1e-3)));
     }
 }
 

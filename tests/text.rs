@@ -7,6 +7,7 @@ mod close;
 mod program;
 mod texts;
 
+use approx::abs_diff_eq;
 use close::{all_close, close};
 use program::Place;
 use proptest::prelude::*;
@@ -70,7 +71,7 @@ proptest! {
         };
         let mean = bits.iter().sum::<f64>() / bits.len() as f64;
         let first = count(&bits);
-        prop_assert!((first - mean).abs() < 1e-9, "{first} {mean}");
+        prop_assert!(abs_diff_eq!(first, mean, epsilon = 1e-9), "{first} {mean}");
         bits.reverse();
         prop_assert_eq!(count(&bits), first);
     }

@@ -168,7 +168,7 @@ fn adam_and_adamw_are_those_of_torch() {
         let fixture = SafeTensors::deserialize(&bytes).unwrap();
         let read = |name: &str| -> Vec<f64> {
             let data = fixture.tensor(name).unwrap().data().to_vec();
-            data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+            data.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()
         };
         let (p0, grads, expected) = (read("in.p0"), read("in.grads"), read("out.p"));
         for (dtype, tolerance) in [(DType::F64, 1e-14), (DType::F32, 1e-6)] {
@@ -292,7 +292,7 @@ fn weights_are_saved_under_their_names() {
     for (name, tensor) in trainer.model().params().tensors() {
         let view = saved.tensor(name).unwrap();
         assert_eq!(view.shape(), tensor.shape().dims());
-        let values: Vec<f64> = view.data().chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
+        let values: Vec<f64> = view.data().chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
         assert_eq!(values, tensor.to_f64(), "{name}");
         count += 1;
     }

@@ -1,4 +1,4 @@
-//! Which ops are computed by their kernels, and which by what defines them.
+//! Which ops are computed by their kernels, and which by their definitions.
 
 use std::{fmt, str::FromStr};
 

@@ -45,7 +45,7 @@ pub trait Op: Send + 'static {
         None
     }
 
-    /// What computes it faster, if anything does: the first that is switched on and accepts the inputs.
+    /// The kernels that compute it faster. The tape takes the first that is switched on and accepts the inputs.
     fn kernels(&self) -> Candidates<'_> {
         Candidates::default()
     }
@@ -57,7 +57,7 @@ pub trait Op: Send + 'static {
         Self: Sized;
 }
 
-/// A fast way to compute an op on every device. It is held against what defines the op (`tests/kernels.rs`).
+/// A fast way to compute an op on every device. Tests hold it against the op's definition (`tests/kernels.rs`).
 pub trait Kernel {
     /// `OP.KERNEL`, where an op has several: in profiles, records and for `--kernels`. The only kernel of an op has the
     /// op's name.
@@ -125,7 +125,7 @@ pub trait Primitive {
 /// The most outputs of one op, or values that a kernel saves.
 pub const MAX_OUTS: usize = 6;
 
-/// What outputs are, or values that a kernel saves: their shapes, and their dtypes where these are not that of `x[0]`.
+/// The shapes of outputs, or of the values that a kernel saves, and their dtypes where these are not that of `x[0]`.
 #[derive(Clone, Copy, Default)]
 pub struct Outs {
     list: [(Shape, Option<DType>); MAX_OUTS],
@@ -283,7 +283,7 @@ pub fn zeroed<D: Elements + ?Sized>((elements, acc): (&mut D, bool)) -> &mut D {
 
 /// What a kernel sees of a gradient: the tensor, or its elements in host memory.
 pub trait Elements {
-    /// That of this tensor.
+    /// The view of this tensor.
     fn of(t: &mut Tensor) -> &mut Self;
 
     /// Overwrite all with zeros.

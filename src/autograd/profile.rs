@@ -25,7 +25,7 @@ impl Profile {
         self.0.entry(op).or_default()
     }
 
-    /// That an op ran forward.
+    /// Count one forward pass of an op.
     pub(super) fn count(&mut self, op: Cow<'static, str>, took: Duration, bytes: usize) {
         let cost = self.of(op);
         cost.calls += 1;
@@ -33,7 +33,7 @@ impl Profile {
         cost.bytes += bytes;
     }
 
-    /// What another tape has measured, too.
+    /// Add the measurements of another tape.
     pub fn merge(&mut self, other: &Profile) {
         for (op, cost) in &other.0 {
             let own = self.of(op.clone());

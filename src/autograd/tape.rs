@@ -395,7 +395,8 @@ impl Tape {
         self.record.borrow_mut().profile.take().unwrap_or_default()
     }
 
-    /// The names of the kernels that have computed ops: that of its op, or OP.KERNEL where the op has several.
+    /// The names of the kernels that have computed ops. A kernel has the name of its op, or OP.KERNEL where the op has
+    /// several.
     pub fn ran(&self) -> Vec<&'static str> {
         self.record.borrow().ran.clone()
     }

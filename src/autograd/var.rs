@@ -69,8 +69,9 @@ impl<'t> Var<'t> {
 
     /// After a backward pass, the gradient of a leaf ([`Tape::leaf`]), where the result depends on it.
     ///
-    /// `None` before that pass, of a constant, of a leaf that the result does not depend on, and of what was computed in
-    /// between: its gradient is gone when the pass is through. To see one, make it a leaf: `tape.leaf(&v.value())`.
+    /// `None` before that pass, of a constant, of a leaf that the result does not depend on, and of an intermediate
+    /// value, whose gradient is dropped during the pass. To see such a gradient, make the value a leaf:
+    /// `tape.leaf(&v.value())`.
     pub fn grad(self) -> Option<Tensor> {
         self.tape.grad(self.id)
     }

@@ -1,7 +1,6 @@
 //! What a kernel is launched with: its arguments and its grid.
 
-use super::Temp;
-use crate::tensor::{DType, Tensor};
+use crate::dtype::DType;
 
 /// One argument of a kernel. [`args!`](crate::args) makes them from tensors and numbers.
 #[derive(Clone, Copy, Debug)]
@@ -25,30 +24,6 @@ macro_rules! args {
     ($($arg:expr),* $(,)?) => { &[$($crate::cuda::Arg::from($arg)),*] };
 }
 
-impl From<&Tensor> for Arg {
-    #[track_caller]
-    fn from(t: &Tensor) -> Arg {
-        Arg::Ptr(t.device_ptr())
-    }
-}
-impl From<&mut Tensor> for Arg {
-    #[track_caller]
-    fn from(t: &mut Tensor) -> Arg {
-        Arg::Ptr(t.device_ptr_mut())
-    }
-}
-impl From<&Temp<'_>> for Arg {
-    #[track_caller]
-    fn from(t: &Temp) -> Arg {
-        Arg::from(&**t)
-    }
-}
-impl From<&mut Temp<'_>> for Arg {
-    #[track_caller]
-    fn from(t: &mut Temp) -> Arg {
-        Arg::from(&mut **t)
-    }
-}
 impl<T> From<Option<T>> for Arg
 where
     Arg: From<T>,
@@ -56,12 +31,6 @@ where
     #[track_caller]
     fn from(t: Option<T>) -> Arg {
         t.map_or(Arg::Ptr(0), Arg::from)
-    }
-}
-impl<'a> From<&'a Option<Tensor>> for Arg {
-    #[track_caller]
-    fn from(t: &'a Option<Tensor>) -> Arg {
-        Arg::from(t.as_ref())
     }
 }
 impl From<i32> for Arg {
@@ -142,15 +111,12 @@ impl Arg {
             bytes.len()
         };
         match *self {
-            Arg::Ptr(p) => put(&p.to_ne_bytes()),
-            Arg::I32(n) => put(&n.to_ne_bytes()),
-            Arg::I64(n) => put(&n.to_ne_bytes()),
-            Arg::Real(x) if dtype == DType::F64 => put(&x.to_ne_bytes()),
-            Arg::Real(x) => put(&(x as f32).to_ne_bytes()),
-            Arg::Ints(list, n) => {
-                list[..n].iter().enumerate().for_each(|(i, x)| to[8 * i..][..8].copy_from_slice(&x.to_ne_bytes()));
-                8 * n
-            }
+            Arg::Ptr(p) => put(bytemuck::bytes_of(&p)),
+            Arg::I32(n) => put(bytemuck::bytes_of(&n)),
+            Arg::I64(n) => put(bytemuck::bytes_of(&n)),
+            Arg::Real(x) if dtype == DType::F64 => put(bytemuck::bytes_of(&x)),
+            Arg::Real(x) => put(bytemuck::bytes_of(&(x as f32))),
+            Arg::Ints(list, n) => put(bytemuck::cast_slice(&list[..n])),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Kernel sources, put together.
 
-use crate::tensor::DType;
+use crate::dtype::DType;
 
 /// What every kernel may use.
 pub const PRELUDE: &str = include_str!("prelude.cuh");

@@ -1,7 +1,7 @@
 //! Launching kernels that are made of tiles (`tiles.cuh`).
 
-use super::{Cuda, Launch};
-use crate::tensor::DType;
+use super::{Gpu, Launch};
+use crate::dtype::DType;
 
 /// A tile of 16 R × 16 R numbers; kernels named `.._R` exist for R = 1, 2 and 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ impl Tiles {
     }
 
     /// The largest with which a block has room for what a gate for each channel takes (`fade.cuh`).
-    pub fn for_gates(cu: &Cuda, dtype: DType) -> Tiles {
-        let fits = |tiles: &Tiles| tiles.launch(1, dtype, 4, 8 * tiles.side()).shared <= cu.gpu().shared();
+    pub fn for_gates(gpu: &Gpu, dtype: DType) -> Tiles {
+        let fits = |tiles: &Tiles| tiles.launch(1, dtype, 4, 8 * tiles.side()).shared <= gpu.shared();
         Some(Tiles::of(64)).filter(fits).unwrap_or(Tiles::of(32))
     }
 

@@ -1,31 +1,19 @@
 //! Matrices in device memory, as matrix products see them.
 
-use crate::tensor::{DType, Mat, Tensor};
+use crate::{dtype::DType, mat::Mat};
 
 /// A matrix, or several at equal distances, in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    pub(super) ptr: u64,
+    pub(crate) ptr: u64,
     /// How many elements there are from `ptr` on.
-    pub(super) len: usize,
-    pub(super) dtype: DType,
-    pub(super) mat: Mat,
-    pub(super) step: usize,
+    pub(crate) len: usize,
+    pub(crate) dtype: DType,
+    pub(crate) mat: Mat,
+    pub(crate) step: usize,
 }
 
 impl View {
-    /// One matrix, to read.
-    #[track_caller]
-    pub fn new(t: &Tensor, mat: Mat) -> View {
-        View { ptr: t.device_ptr(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
-    }
-
-    /// One matrix, to write.
-    #[track_caller]
-    pub fn out(t: &mut Tensor, mat: Mat) -> View {
-        View { ptr: t.device_ptr_mut(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
-    }
-
     /// The same, beginning `offset` elements later. Of no elements every part is the same nothing.
     #[track_caller]
     pub fn at(self, offset: usize) -> View {

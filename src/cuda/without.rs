@@ -1,8 +1,8 @@
 //! What there is of a device in a build without the feature `cuda`: a name for it, and none that can be opened. There is
 //! no value of [`Gpu`], so that no method here is ever called.
 
-use super::{Arg, Launch, Module, View};
-use crate::tensor::{DType, Device, Tensor};
+use super::{Arg, Device, Launch, Module, View};
+use crate::dtype::DType;
 use std::{marker::PhantomData, sync::Arc};
 
 /// One stream of one device.
@@ -39,7 +39,7 @@ macro_rules! never {
 }
 
 impl Gpu {
-    pub(super) fn open(device: Device) -> Result<Gpu, String> {
+    pub(crate) fn open(device: Device) -> Result<Gpu, String> {
         Err(format!("device {device}: this program was built without the feature 'cuda' of tapezoo"))
     }
 
@@ -49,10 +49,6 @@ impl Gpu {
     }
 
     pub(crate) fn allocate(self: &Arc<Self>, _bytes: usize) -> Option<Block> {
-        match **self {}
-    }
-
-    pub(crate) fn all_finite(self: &Arc<Self>, _t: &Tensor) -> bool {
         match **self {}
     }
 
@@ -87,8 +83,8 @@ never! { Gpu:
     pub(crate) fn captures(&self) -> bool;
     pub(crate) fn lent(&self, block: &Block, bytes: usize);
     pub(crate) fn set_bytes(&self, ptr: u64, byte: u8, bytes: usize);
+    pub(crate) fn set_words(&self, ptr: u64, word: i32, n: usize);
     pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize);
-    pub(crate) fn fill(&self, t: &mut Tensor, value: f64);
 }
 
 never! { Block:

@@ -173,7 +173,9 @@ impl Layers {
             let entry = super::parameter(&entries, i, row)?;
             let to = &mut flat[entry.offset..entry.offset + entry.shape.len()];
             match parts {
-                Some(parts) => row.ours_of(&parts.iter().map(Numbers::to).collect::<Vec<_>>(), &self.sizes, to),
+                Some(parts) => {
+                    row.ours_of(&parts.iter().map(|part| part.to(T::of)).collect::<Vec<_>>(), &self.sizes, to)
+                }
                 None => to.copy_from_slice(&row.without(entry.shape.dims())),
             }
         }

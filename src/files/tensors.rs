@@ -1,7 +1,8 @@
 //! Tensors of a safetensors file as numbers.
 
 use super::header::names_are_unique;
-use crate::{error::brief, tensor::Real};
+use crate::error::brief;
+use bytemuck::Pod;
 use half::{bf16, f16};
 use safetensors::{
     SafeTensors,
@@ -38,24 +39,24 @@ impl Tensor<'_> {
     /// Its numbers, in the precision that it was written in or more; of another type there are none.
     pub fn numbers(&self) -> Option<Numbers> {
         Some(match self.dtype {
-            Dtype::F32 => Numbers::F32(each(self.data, f32::from_le_bytes)),
-            Dtype::F64 => Numbers::F64(each(self.data, f64::from_le_bytes)),
-            Dtype::BF16 => Numbers::F32(each(self.data, |x| bf16::from_le_bytes(x).to_f32())),
-            Dtype::F16 => Numbers::F32(each(self.data, |x| f16::from_le_bytes(x).to_f32())),
-            Dtype::I32 => Numbers::I64(each(self.data, |x| i32::from_le_bytes(x).into())),
-            Dtype::I64 => Numbers::I64(each(self.data, i64::from_le_bytes)),
+            Dtype::F32 => Numbers::F32(numbers(self.data)),
+            Dtype::F64 => Numbers::F64(numbers(self.data)),
+            Dtype::BF16 => Numbers::F32(each(self.data, |bits| bf16::from_bits(bits).to_f32())),
+            Dtype::F16 => Numbers::F32(each(self.data, |bits| f16::from_bits(bits).to_f32())),
+            Dtype::I32 => Numbers::I64(each(self.data, |x: i32| x.into())),
+            Dtype::I64 => Numbers::I64(numbers(self.data)),
             _ => return None,
         })
     }
 }
 
 impl Numbers {
-    /// In this precision.
-    pub fn to<T: Real>(&self) -> Vec<T> {
+    /// In the precision that `of` rounds to.
+    pub fn to<T>(&self, of: impl Fn(f64) -> T) -> Vec<T> {
         match self {
-            Numbers::F32(x) => x.iter().map(|x| T::of(f64::from(*x))).collect(),
-            Numbers::F64(x) => x.iter().map(|x| T::of(*x)).collect(),
-            Numbers::I64(x) => x.iter().map(|x| T::of(*x as f64)).collect(),
+            Numbers::F32(x) => x.iter().map(|x| of(f64::from(*x))).collect(),
+            Numbers::F64(x) => x.iter().map(|x| of(*x)).collect(),
+            Numbers::I64(x) => x.iter().map(|x| of(*x as f64)).collect(),
         }
     }
 }
@@ -74,7 +75,12 @@ pub fn of_file<'a>(bytes: &'a [u8]) -> Result<(Tensors<'a>, HashMap<String, Stri
     Ok((tensors, header.metadata().clone().unwrap_or_default()))
 }
 
-/// The numbers of `N` bytes each.
-fn each<const N: usize, T>(data: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<T> {
-    data.as_chunks().0.iter().map(|bytes| number(*bytes)).collect()
+/// The numbers that these bytes are.
+fn numbers<T: Pod>(data: &[u8]) -> Vec<T> {
+    each(data, |x| x)
+}
+
+/// The same, each widened.
+fn each<T: Pod, W>(data: &[u8], wide: impl Fn(T) -> W) -> Vec<W> {
+    data.chunks_exact(size_of::<T>()).map(|bytes| wide(bytemuck::pod_read_unaligned(bytes))).collect()
 }

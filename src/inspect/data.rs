@@ -68,7 +68,8 @@ fn named(r: usize, l: usize, name: &str, series: &Series) -> Value {
 
 fn base64(series: &Series, half: bool) -> Value {
     let bytes: Vec<u8> = if half {
-        series.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect()
+        let halves: Vec<u16> = series.data.iter().map(|&x| half::f16::from_f32(x).to_bits()).collect();
+        bytemuck::cast_slice(&halves).to_vec()
     } else {
         bytemuck::cast_slice(&series.data).to_vec()
     };

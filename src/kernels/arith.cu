@@ -13,7 +13,7 @@
 // With several chunks, sums go to `sums` [chunks, kept], which the caller adds up; else straight to d. Reads every
 // number of y's shape once (dy; a and b too where the derivative needs them).
 
-// Where an element is in y (or dy), a and b: an index into a space of up to five axes, and the steps of each.
+// The position of an element in y (or dy), a and b: an index into a space of up to five axes, and the steps of each.
 struct At { i64 y, a, b; };
 
 __device__ inline At at(i64 i, const Ints<5>& n, const Ints<5>& y, const Ints<5>& a, const Ints<5>& b) {
@@ -74,7 +74,7 @@ __device__ void forward(const S* a, const S* b, S* y, i64 size, int flat, Ints<5
     }
 }
 
-// What a gradient needs: tensors, and the spaces of k and of r.
+// The arguments of a gradient: tensors, and the spaces of k and of r.
 struct Sum {
     const S *g, *a, *b;
     int second; // the gradient of b

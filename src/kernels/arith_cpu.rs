@@ -43,8 +43,8 @@ impl Rows {
         Rows { outer: axes, inner, da, db }
     }
 
-    /// How far apart rows of a and of b are, if they are rows of numbers of a matrix each, or the same row again: the
-    /// many short rows of small models are then one loop.
+    /// The distances between rows of a and between rows of b, if there is one outer axis and no row repeats one number.
+    /// The many short rows of small models are then one loop.
     fn plain(&self) -> Option<(usize, usize)> {
         match (self.outer.as_slice(), self.da, self.db) {
             (&[(_, a, b)], 1, 1) => Some((a, b)),
@@ -85,7 +85,7 @@ pub trait Scalar {
     fn db<T: Real>(g: T, a: T, b: T) -> T;
 }
 
-/// y = f(a, b) of rows of n, those of a and of b so far apart.
+/// y = f(a, b) for rows of n elements. `y` has no gaps; the rows of a and b lie this far apart.
 #[versions::versions]
 fn rows_forward<S: Scalar, T: Real>(n: usize, (a, sa): (&[T], usize), (b, sb): (&[T], usize), y: &mut [T]) {
     with_width!(n => for (i, y) in y.chunks_exact_mut(n).enumerate() {
@@ -138,8 +138,8 @@ fn any_rows_forward<S: Scalar, T: Real>(rows: &Rows, a: &[T], b: &[T], y: &mut [
     });
 }
 
-/// The gradients of any rows of the input that `first` says, a or b, overwriting or adding: those of a row that does
-/// not repeat, or the sum of those of a number that does.
+/// The gradients of any rows of a or b, as `first` says, overwriting or adding. A row that does not repeat gets its
+/// terms, and a repeated number gets their sum.
 #[versions::versions]
 fn any_rows_backward<S: Scalar, T: Real>(
     first: bool,
@@ -193,7 +193,7 @@ pub fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
     for (which, grad) in dx.iter_mut().enumerate() {
         let first = which == 0;
         if let Some((d, acc)) = grad.slot::<[T]>() {
-            // What does not repeat is written once; the rest is summed up from zero.
+            // A gradient without repetitions is written once; the others are summed up from zero.
             let whole = d.len() == g.len();
             if !acc && !whole {
                 d.fill(T::ZERO);

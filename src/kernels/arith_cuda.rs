@@ -3,9 +3,9 @@
 use crate::{
     args,
     autograd::{Grad, In},
-    cuda::{Arg, Cuda, Launch, Module},
+    cuda::{Arg, Launch, Module},
     kernels::{arith_cpu::Rows, linear::total_cuda},
-    tensor::{MAX_RANK, Tensor},
+    tensor::{Cuda, MAX_RANK, Tensor},
 };
 
 /// The kernels of arithmetic and of sums over axes.
@@ -35,7 +35,7 @@ impl Axis {
     const NONE: Axis = Axis { n: 1, steps: [0; 3] };
 }
 
-/// The axes of the output, outermost first, those in front not there.
+/// The axes of the output, outermost first, padded at the front with [`Axis::NONE`].
 fn axes(rows: &Rows) -> [Axis; MAX_RANK] {
     let mut list = [Axis::NONE; MAX_RANK];
     let mut step = 1;

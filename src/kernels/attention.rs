@@ -10,14 +10,14 @@
 //! because a sum of the two would lose the digits of the second where scores are large. A score and the largest score
 //! are computed in the same order, so their difference is never above 0.
 //!
-//! Gates add sums to the scores: of a tile of queries that of the gates between a key and the tile, which grow from
-//! tile to tile, and that of the gates from the tile's first query on; inside a tile that of each segment. They are
-//! sums of numbers of one sign, none is a difference, and those of many gates are doubles. Backwards the gradients of
-//! the scores are added up over the keys, from the first: before key u comes the sum is over s < u, and that over the
-//! queries from u on is what u gets.
+//! Gates add sums to the scores. The sum from a key to a query has two parts for keys before the query's tile: the
+//! gates between the key and the tile, a sum that grows from tile to tile, and the gates from the tile's first query
+//! on. Inside a tile each segment has a sum of its own. All terms have one sign, no sum is a difference, and sums of
+//! many gates are doubles. Backwards, the gradients of the scores are added up over the keys, from the first: before
+//! key u comes, the sum is over s < u, and dg_u is the total of these sums for the queries from u on.
 //!
-//! Where one weight is 1 and the others are as good as 0, do·v_s equals δ_t up to rounding, and large q and k would
-//! amplify the rounding: dx is 0 there.
+//! Where one weight is 1 and the others are almost 0, do·v_s equals δ_t up to rounding, and large q and k would amplify
+//! the rounding: dx is 0 there.
 
 mod flash;
 mod side_by_side;
@@ -71,8 +71,8 @@ impl<T: Math> Plan<T> {
     }
 }
 
-/// A weight below this is 0 where there are gates, which make many of them: its products are so small that they have
-/// fewer digits, and many processors take a hundred cycles more for each such number.
+/// Where there are gates, a smaller weight counts as 0. Gates make many tiny weights; their products have fewer digits,
+/// and many processors take a hundred cycles more for each such number.
 fn faint<T: Math>() -> T {
     T::of(if size_of::<T>() == 4 { 1e-30 } else { 1e-290 })
 }
@@ -92,7 +92,7 @@ impl<'a, T: Math> Inputs<'a, T> {
     }
 }
 
-/// What the backward pass reads besides.
+/// The results of the forward pass that the backward pass reads.
 struct Outputs<'a, T> {
     o: &'a [T],
     /// The largest score of each query, and the logarithm of the sum.

@@ -6,7 +6,7 @@
 
 use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, View},
+    cuda::View,
     kernels::{
         gemm::{Epilogue, Mat, Products, gemm_as},
         lane_sums::columns,
@@ -14,12 +14,12 @@ use crate::{
         linear::{bias_rows_cuda, column_sums_cuda},
     },
     ops::block_diagonal::BlockDiagonal,
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real,
 };
 use std::hint::black_box;
 
-/// Of one x and its W, the nth of so many.
+/// The product of one x and its W, which is number n of several.
 #[derive(Clone, Copy)]
 struct Size {
     rows: usize,
@@ -82,7 +82,7 @@ fn pack<T: Real>(w: &[T], turn: bool, y: &mut [Lane<T>]) {
     }
 }
 
-/// Entry m of each four of x in all lanes of the four.
+/// Entry m of each group of four, in all four lanes of the group.
 #[inline(always)]
 fn spread<T: Real>(x: &Lane<T>, m: usize) -> Lane<T> {
     std::array::from_fn(|l| x[l / 4 * 4 + m])
@@ -103,8 +103,8 @@ fn product<T: Real>(x: &[Lane<T>], w: &[[Lane<T>; 4]], y: &mut [Lane<T>], acc: b
     }
 }
 
-/// dW += g xᵀ over the rows, of the blocks at vectors `j..j + V` of `n`: as many as have their sums in registers, since
-/// each pass fetches all the rows.
+/// dW += g xᵀ over the rows, for the blocks at vectors `j..j + V` of `n`. As many blocks go at once as have their sums
+/// in registers, since each pass fetches all the rows.
 #[versions::versions]
 fn weights<T: Real, const V: usize>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [T]) {
     let mut sums = [[[T::ZERO; L]; 4]; V];

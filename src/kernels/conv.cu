@@ -107,7 +107,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
     for (i64 item = (i64)blockIdx.y * high + threadIdx.y; on && item < z.b * pieces; item += (i64)gridDim.y * high) {
         const i64 b = divide(item, pieces), s0 = (item - b * pieces) * steps, s1 = s0 + steps < rows ? s0 + steps : rows;
-        // What step 0 of g, and row 0 of the input and of its gradients, would be at.
+        // The addresses of step 0 of g, and of row 0 of the input and of its gradients, if they were there.
         const S *gs = g + b * z.t * z.d + c, *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
         S *dxs = dx + (b * z.t - (z.w - 1)) * z.d + c, *dss = dstate + b * (z.w - 1) * z.d + c;
         // The next U gradients and rows.
@@ -141,7 +141,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
                 real sum = 0;
 #pragma unroll
                 for (int j = 0; j < N; j++) {
-                    // What a tap does not meet may be infinite.
+                    // Inputs that a tap does not meet may be infinite.
                     const bool meets = inside || (t >= j && t - j < z.t);
                     sum += meets && from + j < z.w ? taps[j] * window[j] : real(0);
                     dw[j] += meets ? in[u] * window[j] : real(0);

@@ -5,10 +5,10 @@ mod cpu;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Arg, Cuda, Launch, Module, in_packs},
+    cuda::{Arg, Launch, Module, in_packs},
     kernels::linear::total_cuda,
     ops::conv::CausalConv1d,
-    tensor::{Cx, Tensor},
+    tensor::{Cuda, Cx, Tensor},
     with_real,
 };
 

@@ -23,8 +23,8 @@ extern "C" __global__ void cumsum_rows(const S* x, S* y, int acc, i64 rows, i64 
     }
 }
 
-// The same of columns: a block has up to 32 of them; its warps have 8 entries each of a piece of the axis, and add
-// what lies before them.
+// The same of columns: a block has up to 32 of them. Its warps have 8 entries each of a piece of the axis, and add the
+// sum of all entries before their own.
 extern "C" __global__ void cumsum_columns(const S* x, S* y, int acc, i64 columns, i64 n, i64 inner, int back) {
     __shared__ real part[256];
     const int wide = blockDim.x, high = blockDim.y, c = threadIdx.x, h = threadIdx.y;

@@ -3,9 +3,9 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     ops::cumsum::Cumsum,
-    tensor::{Cx, Real, Tensor},
+    tensor::{Cuda, Cx, Real, Tensor},
     with_real,
 };
 

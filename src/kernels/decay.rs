@@ -1,4 +1,5 @@
-//! What gates do inside a chunk of a matrix memory: how the kernels compute what [`decay`](crate::ops::decay) defines.
+//! The effect of gates inside a chunk of a matrix memory: how the kernels compute what [`decay`](crate::ops::decay)
+//! defines.
 //!
 //! ```text
 //! start_t = α_1 … α_t            what is left at step t of the state before the chunk
@@ -6,9 +7,8 @@
 //! M_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c      for s ≤ t
 //! ```
 //!
-//! All are running products of factors of at most 1, each over the steps that it is about: nothing is divided and no
-//! two sums are subtracted, so that nothing overflows and a gate that forgets nearly all takes no digits from later
-//! ones.
+//! All are running products of factors of at most 1, each over its own steps. Nothing is divided and no two sums are
+//! subtracted, so nothing overflows, and a gate that forgets nearly all takes no digits from later ones.
 //!
 //! A memory may be read by several kinds of rows at each step, by queries and by keys to erase: there is an M for each
 //! kind.
@@ -21,10 +21,10 @@
 //! dg_u += start_C ⊙ rowsum(S ⊙ dS)             dg_u += Σ_{s<u≤t} M_ts dM_ts
 //! ```
 //!
-//! with what passes through start in dq and through end in dk, S the state before the chunk and dS the gradient of the
-//! one after it. One gate gets the sums over the channels. With a gate for each channel the fourth term follows from dq
-//! and dk like the first two, half by half (`channel_scores.rs`). Each term has the factor of its gate in it, so that
-//! nothing cancels where little is left.
+//! Here dq includes the part that comes through start, and dk the part through end; S is the state before the chunk and
+//! dS the gradient of the state after it. One gate for all channels gets the sums over the channels. With a gate for
+//! each channel the fourth term follows from dq and dk like the first two, half by half (`channel_scores.rs`). Each
+//! term has the factor of its gate in it, so that nothing cancels where little is left.
 
 mod channel_scores;
 
@@ -41,7 +41,7 @@ use crate::{
 };
 use channel_scores::ChannelScores;
 
-/// The gates of a chunk, and what they leave.
+/// The gates of a chunk, and the factors that they leave.
 pub struct Decay<'a, T: Math> {
     /// Gates of a step: none, one, or K.
     gates: usize,
@@ -56,7 +56,7 @@ pub struct Decay<'a, T: Math> {
     channels: ChannelScores<'a, T>,
 }
 
-/// Of a chunk of `n` steps the rows that read it, of some kinds, and the keys.
+/// The keys of a chunk of `n` steps, and the rows that read it, of some kinds.
 #[derive(Clone, Copy)]
 pub struct Rows<'a, T, const KINDS: usize> {
     pub n: usize,
@@ -64,15 +64,15 @@ pub struct Rows<'a, T, const KINDS: usize> {
     pub keys: &'a [T],
 }
 
-/// Their gradients, and that of the gates [n, gates].
+/// The gradients of [`Rows`], and those of the gates [n, gates].
 pub struct Sums<'a, T, const KINDS: usize> {
     pub reads: [&'a mut [T]; KINDS],
     pub keys: &'a mut [T],
     pub gates: &'a mut [T],
 }
 
-/// The state before a chunk and the cotangent of the one after it, [K, V] and, of a normaliser, [K] or empty; and which
-/// are all zeros.
+/// The state before a chunk and the cotangent of the state after it, [K, V], each with that of a normaliser, [K] or
+/// empty; and whether they are all zeros.
 #[derive(Clone, Copy)]
 pub struct Ends<'a, T> {
     pub state: (&'a [T], &'a [T]),
@@ -87,8 +87,8 @@ pub fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 impl<'a, T: Math> Decay<'a, T> {
-    /// Of chunks of up to `c` steps with so many gates a step, none, one, or `k`; and with `reads` kinds of reading
-    /// rows.
+    /// Room for chunks of up to `c` steps with so many gates a step, none, one, or `k`; and with `reads` kinds of
+    /// reading rows.
     pub fn new(cpu: &'a Cpu, gates: usize, c: usize, k: usize, reads: usize) -> Decay<'a, T> {
         let row = || cpu.temp(c * gates);
         let (one, many) = (usize::from(gates == 1), usize::from(gates > 1));
@@ -109,7 +109,7 @@ impl<'a, T: Math> Decay<'a, T> {
         self.gates > 0
     }
 
-    /// The gates exp(g) of some tokens. Each token is `m` steps; only the first has a gate.
+    /// Load the gates exp(g) of some tokens. Each token is `m` steps; only the first has a gate.
     pub fn load(&mut self, heads: Heads, g: &[T], at: Place, m: usize) {
         if self.on() {
             let alpha = &mut self.alpha[..m * at.n * self.gates];
@@ -120,7 +120,7 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// The gates α themselves of as many steps.
+    /// Set the gates α of these steps.
     pub fn set(&mut self, alpha: &[T]) {
         self.alpha[..alpha.len()].copy_from_slice(alpha);
         self.multiply(alpha.len() / self.gates.max(1));
@@ -132,7 +132,7 @@ impl<'a, T: Math> Decay<'a, T> {
         products_after(self.gates, alpha, &mut self.end);
     }
 
-    /// Reading rows as far as they reach the state before the chunk.
+    /// Reading rows times the gates since the start of the chunk: they read the state before it.
     pub fn since_start(&self, n: usize, x: &[T], y: &mut [T]) {
         match self.gates {
             1 => scale_rows(self.k, &self.start[..n], x, y),
@@ -140,7 +140,7 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// Rows of keys as they are left in the state after the chunk.
+    /// Keys times the gates until the end of the chunk: they write to the state after it.
     pub fn until_end(&self, n: usize, k: &[T], y: &mut [T]) {
         match self.gates {
             1 => scale_rows(self.k, &self.end[..n], k, y),
@@ -182,9 +182,9 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and go out as those
+    /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and leave as those
     /// of the rows and K themselves; those of the gates are written. `m` are the scores, and `dm` their cotangents,
-    /// zero above the diagonal, which are scratch memory afterwards.
+    /// zero above the diagonal, which are overwritten.
     pub fn backward<const KINDS: usize>(
         &mut self,
         cpu: &Cpu,
@@ -224,8 +224,8 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// From the gradient of rows that [`since_start`](Self::since_start) made to theirs, in its place; and more of the
-    /// gates'.
+    /// Turn the gradient of the rows that [`since_start`](Self::since_start) made into that of its arguments, in place,
+    /// and add to the gates' gradients.
     fn through_start(&mut self, n: usize, x: &[T], dx: &mut [T], dg: &mut [T]) {
         let k = self.k;
         if self.gates > 1 {

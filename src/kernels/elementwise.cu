@@ -1,5 +1,5 @@
-// y = f(x) and dx = dy f'(x) for every function of elementwise.rs, whose formulas are compiled from the text that
-// stands there: what follows this file is, for each function, a struct with f and df and two kernels.
+// y = f(x) and dx = dy f'(x) for every function of elementwise.rs. Their formulas are compiled from the text of that
+// file: behind this file come, for each function, a struct with f and df and two kernels.
 //
 // Tiling: thread i takes elements i, i + threads, …: neighbours touch neighbouring addresses. Limited by memory:
 // forward moves 2 numbers an element, backward 4 (x, y, dy, dx), 5 where dx is added to.

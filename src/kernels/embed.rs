@@ -3,10 +3,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     kernels::linear::total_cuda,
     ops::embed::{Embedding, Gather},
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real, with_width,
 };
 
@@ -15,7 +15,7 @@ const BLOCK: usize = 1024;
 
 static MODULE: Module = Module::new("kernels/embed.cu", &[include_str!("embed.cu")]);
 
-/// The indices as they are used; `infer` has seen that they are within their axis.
+/// The indices as `usize`; `infer` has checked their range.
 fn ids(t: &Tensor) -> impl Iterator<Item = usize> {
     t.host::<i32>().iter().map(|&id| id as usize)
 }
@@ -37,9 +37,9 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
 
 /// To each row id of d [V, N], N > 0, is added every row of g with this id.
 ///
-/// A long sum of one number after another loses digits. So where each row of a small table is seen often, the sums of
-/// every [`BLOCK`] rows are added up. (Of a larger table, clearing and adding up the sums would take as long as the
-/// rows.)
+/// A long sum of one number after another loses digits. So where each row of a small table is seen often, every
+/// [`BLOCK`] rows have a sum of their own. (For a larger table, clearing and adding up these sums would take as long as
+/// the rows.)
 fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     if ids.len() <= BLOCK || 4 * (d.len() / n) > BLOCK {
         return add_rows(n, ids, g, d);

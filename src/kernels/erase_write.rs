@@ -28,7 +28,6 @@ mod recurrent;
 
 use crate::{
     autograd::{Grad, In, Outs, Value},
-    cuda::Cuda,
     kernels::{
         heads::{Heads, Scheduled, Slot, cotangent_of},
         math::Math,
@@ -38,7 +37,7 @@ use crate::{
         erase_write::EraseWrite,
         heads::Dims,
     },
-    tensor::{Cpu, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Real, Shape, Tensor},
 };
 
 #[derive(Clone, Copy)]

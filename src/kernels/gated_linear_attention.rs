@@ -41,10 +41,10 @@ use crate::{
         scan::by_device,
     },
     ops::{gated_linear_attention::GatedLinearAttention, heads::Dims, linear_attn::LinearAttention},
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
 };
 
-/// What both schedules need to know.
+/// The sizes and settings of both schedules.
 #[derive(Clone, Copy)]
 pub struct Plan<T> {
     pub(super) dims: Dims,
@@ -118,7 +118,7 @@ struct Grads<'a, T> {
     dz0: Option<Slot<'a, T>>,
 }
 
-/// What the kernels ask of an op.
+/// The properties of an op that the kernels need.
 pub trait Memory {
     /// Steps to a chunk, the factor of the queries, and ε.
     fn settings(&self) -> (usize, f64, Option<f64>);
@@ -155,7 +155,7 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
         Inputs { q: at(0), k: at(1), v: at(2), g, s0: at(s), z0: (x.len() > s + 1).then(|| at(s + 1)) }
     }
 
-    /// What is saved: the denominators, if it divides; or the states before each chunk.
+    /// The saved values: the denominators of a normalised op, or the states before each chunk.
     fn saved(&self, x: In) -> Outs {
         let Some(p @ Plan { dims: Dims { b, t, h, k, v }, .. }) = self.plan::<f64>(x) else { return Outs::default() };
         if p.eps.is_some() {
@@ -208,11 +208,11 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
 }
 
 impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
-    fn forward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &mut [Value]) {
+    fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::forward(&self.0, cu, dims, x, y));
     }
 
-    fn backward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::backward(&self.0, cu, dims, x, y, dy, dx));
     }
 }

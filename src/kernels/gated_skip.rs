@@ -10,10 +10,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::{lane_sums::columns, linear::column_sums_cuda, math::Math},
     ops::gated_skip::GatedSkip,
-    tensor::{Cpu, Cx, Tensor},
+    tensor::{Cpu, Cuda, Cx, Tensor},
     with_real,
 };
 
@@ -22,7 +22,7 @@ static MODULE: Module = Module::new("kernels/gated_skip.cu", &[include_str!("gat
 /// About how many numbers of each tensor go at a time: they stay in the first cache.
 const AT_ONCE: usize = 512;
 
-/// d, once for each row of a part: narrow rows next to each other fill vectors.
+/// d, repeated for each row of a part: narrow rows then fill vectors together.
 pub(super) fn repeated<T: Math>(d: &[T]) -> Vec<T> {
     d.repeat((AT_ONCE / d.len().max(1)).max(1))
 }
@@ -36,7 +36,7 @@ fn forward<T: Math>(d: &[T], [y, x, z]: [&[T]; 3], o: &mut [T]) {
     }
 }
 
-/// Adds to dy, dx and dz; `dd` becomes what the columns of are summed.
+/// Adds to dy, dx and dz. The terms of the column sums go to `dd`.
 #[versions::versions]
 fn backward<T: Math>(d: &[T], [y, x, z, g]: [&[T]; 4], [dy, dx, dz, dd]: [&mut [T]; 4]) {
     let n = g.len();

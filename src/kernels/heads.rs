@@ -1,18 +1,17 @@
-//! One head at a time in tensors of layout [B, T, H, K]: what the matrix-memory ops share.
+//! One head at a time in tensors of layout [B, T, H, K]: code that the matrix-memory ops share.
 //!
 //! A head's steps are rows of K elements that lie H K apart. Most kernels copy a chunk of them to contiguous scratch
 //! memory, compute there, and add the result back; attention in tiles multiplies them where they lie.
 
 use crate::{
     autograd::{Candidates, Grad, In, Kernel, Op, Outs, Value},
-    cuda::Cuda,
     kernels::{
         gemm::{Mat, gemm},
         math::Math,
         scan::fetch,
     },
     ops::heads::Dims,
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real,
 };
 use bytemuck::TransparentWrapper;
@@ -20,14 +19,14 @@ use bytemuck::TransparentWrapper;
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
 
-/// One of an op's two kernels. `FIRST`: the one for small sizes on the CPU; otherwise the general one, which devices
-/// also use.
+/// One of an op's two kernels. With `FIRST` it is the fused kernel, for small sizes on the CPU; otherwise it is the
+/// general one, which devices also use.
 #[derive(TransparentWrapper)]
 #[repr(transparent)]
 pub struct Schedule<O, const FIRST: bool>(pub O);
 
 impl<O, const FIRST: bool> Schedule<O, FIRST> {
-    /// Whether this is the one to take.
+    /// Whether this kernel is the one for these inputs.
     pub fn fits(x: In, cx: &Cx) -> bool {
         !FIRST || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
     }
@@ -42,15 +41,15 @@ where
     [Schedule::<O, true>::wrap_ref(op) as &dyn Kernel, Schedule::<O, false>::wrap_ref(op)].into()
 }
 
-/// The two kernels of an op: what [`Schedule`] runs, here and on a device.
+/// The two kernels of an op, on the CPU and on a device, as [`Schedule`] runs them.
 pub trait Scheduled {
     /// Their names, the fused one first.
     const NAMES: [&'static str; 2];
 
-    /// Whether there is one for these inputs on a device.
+    /// Whether devices have a kernel for these inputs.
     fn on_devices(&self, x: In) -> bool;
 
-    /// What the forward pass saves.
+    /// The values that the forward pass saves.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs;
 
     /// See [`Kernel::forward`].
@@ -153,8 +152,8 @@ impl Heads {
         (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
     }
 
-    /// Have at most `n` steps from `t0` on of head `i`, if there is one, fetched into the cache: the rows of a head lie
-    /// apart, which no processor foresees.
+    /// Fetch at most `n` steps from `t0` on of head `i`, if there is one, into the cache. The rows of a head lie apart,
+    /// so no processor fetches them by itself.
     pub fn fetch<T, const N: usize>(&self, x: [&[T]; N], (i, t0): (usize, usize), n: usize) {
         for t in t0..self.t.min(t0 + n) {
             let at = self.at(i, t);
@@ -195,7 +194,7 @@ impl Heads {
     }
 }
 
-/// Elements to write, once each, or, if true, to add to.
+/// Elements to write, or, if true, to add to. Each element is written once.
 pub type Slot<'a, T> = (&'a mut [T], bool);
 
 #[versions::versions]
@@ -218,8 +217,8 @@ fn scatter<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mu
     }
 }
 
-/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with
-/// it are not computed ([`gemm_unless_zero`]). Where a sequence is one chunk they are about half of all.
+/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last. Products with
+/// zeros are skipped ([`gemm_unless_zero`]): if a sequence is one chunk, these are about half of all products.
 #[versions::versions]
 pub fn is_zero<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))
@@ -234,7 +233,7 @@ pub fn gemm_unless_zero<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T],
     }
 }
 
-/// Zero what lies above the diagonal of the first `n` rows and columns; with `strict` the diagonal too.
+/// Zero the entries above the diagonal of the first `n` rows and columns; with `strict` the diagonal too.
 pub fn zero_above_diagonal<T: Real>(a: &mut [T], n: usize, strict: bool) {
     for (i, row) in a.chunks_exact_mut(n.max(1)).take(n).enumerate() {
         row[i + usize::from(!strict)..].fill(T::ZERO);

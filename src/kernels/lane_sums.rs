@@ -77,7 +77,8 @@ pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
     }
     let mut lanes = [T::ZERO; LANES];
     parts3(a, b, c, &mut lanes, f);
-    // Seen together with the loop, the merging has LLVM keep halves and quarters of vectors all through it.
+    // The black box hides the merging from the loop: seen together, LLVM keeps halves and quarters of vectors all
+    // through it.
     fold(std::hint::black_box(lanes), |a, b| a + b)
 }
 
@@ -87,8 +88,8 @@ fn plain<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
     a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c))
 }
 
-/// The sixteen parts of Σ f(a, b, c); of fewer numbers than that, their sum and zeros. What is written is not read
-/// again but for a rest: a vector that has just been written is read slowly.
+/// The sixteen parts of Σ f(a, b, c); of fewer than sixteen numbers, their sum and zeros. Parts that are written are
+/// read again only for a rest: a vector that has just been written is read slowly.
 #[inline(always)]
 pub fn parts3<T: Real>(a: &[T], b: &[T], c: &[T], to: &mut [T; LANES], f: impl Fn(T, T, T) -> T) {
     let (b, c) = (&b[..a.len()], &c[..a.len()]);
@@ -137,8 +138,9 @@ pub fn rows_at_once(n: usize) -> usize {
 #[repr(align(64))]
 struct Parts<T>([Lane<T>; LANES]);
 
-/// Sixteen sums, or as many as `rows`, of which `parts` gives the parts: what `sum` would have made of each, merged
-/// side by side: one by one, each merging waits for the one vector that was just summed up.
+/// The sums of sixteen rows, or of `rows` rows, whose parts `parts` gives. Each is the number that `sum` would give.
+/// The parts of all rows are merged side by side: one by one, each merging would wait for the vector that was just
+/// summed.
 #[inline(always)]
 pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &mut Lane<T>)) -> Lane<T> {
     let mut all = Parts([[T::ZERO; LANES]; LANES]);

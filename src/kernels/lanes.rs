@@ -139,7 +139,7 @@ pub struct Table {
     pub cs: usize,
 }
 
-/// That this is compiled for a processor with AVX-512F: see `avx512_here!`.
+/// A proof that the code is compiled for a processor with AVX-512F: see `avx512_here!`.
 #[derive(Clone, Copy)]
 pub struct Avx512(());
 
@@ -152,8 +152,8 @@ impl Avx512 {
     }
 }
 
-/// In a function of several versions (`versions`): an [`Avx512`] in the one for it, else none. What depends on it is
-/// chosen when that version is compiled; to ask the processor would keep the shuffles out of loops.
+/// In a function of several versions (`versions`): an [`Avx512`] in the AVX-512 version, else none. The choice is made
+/// when that version is compiled; asking the processor would keep the shuffles out of loops.
 macro_rules! avx512_here {
     () => {
         if IN_AVX512 {
@@ -167,8 +167,8 @@ macro_rules! avx512_here {
 
 pub(super) use avx512_here;
 
-/// y + a x, with AVX-512 as one instruction that the compiler takes as it is: a loop over numbers, in a loop over rows
-/// that do not depend on each other, it may turn into one over the rows, which reads sixteen of them number by number.
+/// y + a x, with AVX-512 as one instruction that the compiler takes as it is. Given a loop over numbers inside a loop
+/// over independent rows, the compiler may make vectors along the rows, which reads sixteen rows number by number.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn fma<T: Real>(avx512: Option<Avx512>, y: &Lane<T>, a: &Lane<T>, x: &Lane<T>) -> Lane<T> {

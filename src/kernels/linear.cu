@@ -1,6 +1,6 @@
 // The bias of y = x wᵀ + b; the products are cuBLAS's.
 
-// y[r, o] = b[o]: what the product then adds to. Writes every number once.
+// y[r, o] = b[o], to which the product then adds. Writes every number once.
 extern "C" __global__ void bias_rows(const S* b, S* y, i64 rows, i64 cols) {
     for (i64 i = thread(); i < rows * cols; i += threads()) y[i] = b[i % cols];
 }

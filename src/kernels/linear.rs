@@ -1,16 +1,16 @@
-//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product adds the bias as it is
-//! written, which so costs no pass of its own.
+//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product adds the bias while it is
+//! written, so the bias needs no pass of its own.
 
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Launch, Module, View},
+    cuda::{Launch, Module, View},
     kernels::{
         gemm::{Epilogue, Mat, gemm_as},
         lane_sums::columns,
     },
     ops::linear::Linear,
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
     with_real,
 };
 

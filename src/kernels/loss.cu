@@ -23,8 +23,8 @@ extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept
         real m = -INF, others = 0, mean = 0;
         for (i64 j = lane; j < size; j += lanes) m = fmax(m, ld(xs + j));
         m = group_max(m, lanes, scratch);
-        // The target is left out: what it lacks of one is the sum of the others, of which a difference would have no
-        // digits where the model is sure.
+        // The target is left out: its difference from one is the sum of the others, and computed as a difference it
+        // would have no digits where the model is sure.
         for (i64 j = lane; j < size; j += lanes) others += j == target ? real(0) : exp(ld(xs + j) - m);
         others = group_sum(others, lanes, scratch);
         if (smoothing > 0) {

@@ -12,9 +12,9 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/loss.cu", &[include_str!("loss.cu")]);
 
-/// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps `kept` = softmax(x), less one at the target, for the
-/// backward pass. What the target lacks of one is the sum of the others: the difference would have no digits where the
-/// model is sure. Of rows that do not count, `kept` is anything.
+/// x [rows, n] -> Σ (lse − y·x) over the rows that count. For the backward pass it keeps `kept` = softmax(x), less one
+/// at the target: there it is minus the sum of the others, since the difference from one would have no digits where the
+/// model is sure. In rows that do not count, `kept` has any values.
 ///
 /// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of a few classes
 /// fill vectors too.
@@ -55,7 +55,7 @@ fn forward<T: Math>(n: usize, (targets, ignore): (&[i32], i32), smoothing: f64, 
     loss
 }
 
-/// d (+)= scale (p − y) in the rows that count, 0 in the others, whatever they hold.
+/// d (+)= scale (p − y) in the rows that count, 0 in the others, whatever is in them.
 #[versions::versions]
 fn backward<T: Math>(
     n: usize,

@@ -48,8 +48,8 @@ __device__ inline C power(C x, i64 n) {
     return {(real)re, (real)im};
 }
 
-// Phase 1: what a piece ends with from zero, [B, pieces, D]; if `back`, what its first step hands back from dh alone,
-// which may be null for zeros.
+// Phase 1: the end of a piece that starts from zero, [B, pieces, D]; if `back`, the gradient that its first step passes
+// on from dh alone, which may be null for zeros.
 template <bool BACK>
 __device__ void total(const real* lr, const real* li, const S* x, real* er, real* ei, const Piece& p, i64 t, i64 d) {
     if (!p.some) return;

@@ -9,14 +9,14 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::{
         lanes::avx512_here,
         linear,
         scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
     },
     ops::lru_scan::LruScan,
-    tensor::{Cpu, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Real, Shape, Tensor},
 };
 
 /// A complex array: real and imaginary part.

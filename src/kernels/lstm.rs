@@ -36,7 +36,7 @@ use std::ops::Range;
 
 pub(super) use device::{MODULE, before, cells, dz_target, kernels, persistent, together};
 
-/// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers.
+/// Up to so many channels, W_hh stays in the fastest cache and the sums of its products in registers.
 const FEW: usize = 32;
 
 /// Sizes: batch, steps, channels.
@@ -91,7 +91,7 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
         let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
-        // dx is the gradient of the pre-activations; where it is to be added to, that has memory of its own.
+        // The gradient of the pre-activations is dx. Where dx is to be added to, the gradient has memory of its own.
         let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
         let (inputs, to) = ([w, saved, cotangent(dh_all, &z)], [&mut dh, &mut dc, &mut *dz]);
@@ -115,9 +115,9 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
     }
 }
 
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it in memory.
-/// That row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of dz at t = 0 are
-/// copied, multiplied with h0, set to zero for the large product, and put back.
+/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, in which each row of dz meets the row of h that lies
+/// before it in memory. That row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of
+/// dz at t = 0 are copied, multiplied with h0, set to zero for the large product, and put back.
 fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
     let (rows, d) = (s.b * s.t, s.d);
     if d == 0 {
@@ -153,7 +153,7 @@ impl<const NARROW: bool> Kernel for Schedule<LstmSequence, NARROW> {
         let d = d4 / 4;
         match x[0].gpu() {
             Some(_) => [x[0].shape(), Shape::from([b, t, d])].into(),
-            // In the order that `narrow` says, where it runs.
+            // Laid out as `narrow` says, where that kernel runs.
             None => Shape::from([b, t, SAVED, d]).into(),
         }
     }

@@ -1,11 +1,11 @@
 //! Scalar functions under the names that they have in CUDA, so that one formula serves both compilers.
 //!
-//! The `f32` versions are branch-free polynomials which vectorise, as the standard library's functions do not. Where
-//! they round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients
-//! of log are those of the Cephes library (S. L. Moshier), which is within 2 units in the last place. exp, tanh,
-//! sigmoid and softplus are within 3 for arguments up to 32 on either side of zero, and within 6 up to 87 (if the
-//! argument itself is off by half a unit there, its exponential is off by 32 or more); then on their way to 0 or
-//! infinity.
+//! The `f32` versions are branch-free polynomials which vectorise, as the standard library's functions do not. A
+//! product and a sum that are rounded together are written as one `mul_add`, so the bits are the same on every
+//! processor. The coefficients of log are those of the Cephes library (S. L. Moshier), which is within 2 units in the
+//! last place. exp, tanh, sigmoid and softplus are within 3 units for arguments up to 32 on either side of zero, and
+//! within 6 up to 87 (if the argument itself is off by half a unit there, its exponential is off by 32 or more). Beyond
+//! that they approach 0 or infinity.
 
 use crate::tensor::Real;
 
@@ -13,8 +13,8 @@ use crate::tensor::Real;
 pub trait Math: Real {
     /// eˣ
     fn exp(self) -> Self;
-    /// eˣ for x ≤ 0, as of numbers less their largest: a step less than for any x. Also right for x up to 88; beyond
-    /// that it may be anything, even negative.
+    /// eˣ for x ≤ 0, such as a number less the largest: one step less than for any x. Also right for x up to 88; beyond
+    /// that the result may be anything, even negative.
     fn decay(self) -> Self;
     /// 2ˣ for x up to 127; beyond that, and of NaN other than arithmetic's own, it may be anything. A rate that is
     /// multiplied by log₂ e once makes every eˣ of it a 2ˣ, which takes fewer steps.
@@ -49,8 +49,8 @@ pub trait Math: Real {
     const FASTEST: Self;
 }
 
-/// So far from zero every σ, Φ and density is 0 or 1 to the last bit, in both precisions. A factor that multiplies what
-/// has become 0 is taken no further out, as beyond it may be infinite, and 0 · ∞ is NaN.
+/// This far from zero every σ, Φ and density is 0 or 1 to the last bit, in both precisions. A factor of a function that
+/// has become 0 is taken no further out, since it may become infinite, and 0 · ∞ is NaN.
 pub const FAR: f64 = 1000.0;
 
 macro_rules! math {
@@ -74,7 +74,7 @@ macro_rules! math {
             }
             #[inline(always)]
             fn ln_1p(self) -> Self {
-                // What is lost when one is added is made up for: ln(u) x / (u − 1) with u = 1 + x rounded.
+                // ln(u) x / (u − 1), with u = 1 + x rounded, corrects the digits that x loses when 1 is added.
                 let u = 1.0 + self;
                 let added = u - 1.0;
                 $m::select(added > 0.0, $m::log(u) * (self / added), self)
@@ -120,7 +120,7 @@ macro_rules! math {
             }
             #[inline(always)]
             fn silu_and_slope(self) -> (Self, Self) {
-                // Below zero a factor e^x in two halves: it may be less than a number holds where x e^x is not.
+                // Below zero eˣ is two factors: eˣ itself may be too small for its type where x eˣ is not.
                 let low = $m::at_least(self, -FAR as $t);
                 let half = $m::decay(-0.5 * $m::abs(low));
                 let (u, below) = (half * half, low < 0.0);
@@ -147,7 +147,7 @@ math!(f32, m32);
 
 math!(f64, m64);
 
-/// What is one formula in both precisions.
+/// The functions that have one formula in both precisions.
 macro_rules! shared {
     ($t:ident) => {
         use super::{FAR, Math};
@@ -162,7 +162,7 @@ macro_rules! shared {
         pub fn at_most(x: $t, most: $t) -> $t {
             if x > most { most } else { x }
         }
-        /// An angle within π of 0, also where it was so large that it has no digits for turns.
+        /// An angle within π of 0, even if it was so large that its digits do not tell turns apart.
         #[inline(always)]
         pub fn half_a_turn(x: $t) -> $t {
             at_most(at_least(x, -std::$t::consts::PI), std::$t::consts::PI)
@@ -175,7 +175,7 @@ macro_rules! shared {
             let small = u * large;
             (select(x > 0.0, large, small), small * large)
         }
-        /// The latter alone.
+        /// The slope σ(x) σ(−x) alone.
         #[inline(always)]
         pub fn sigmoid_slope(x: $t) -> $t {
             sigmoid_and_slope(x).1

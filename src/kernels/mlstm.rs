@@ -18,8 +18,8 @@
 //! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and
 //! from 0 at a step whose f_t is 0, on which nothing before it depends.
 //!
-//! With Γ the derivative with respect to m_t for fixed Ĉ, whichever argument of the maximum won has Γ less what the
-//! other one has of it, and the step before gets what l has:
+//! Let Γ be the derivative with respect to m_t for fixed Ĉ. The argument of the maximum that won gets Γ less the
+//! gradient of the other one, and the step before gets the gradient of l:
 //!
 //! ```text
 //! Γ_T += dm_T      Γ_t += (dh_t·h_t) e^(−m_t) / N_t where e^(−m) > |n·q|, half of that where they are equal
@@ -34,7 +34,7 @@
 //! dĩ_t = k'_t·dk'_t + γ_t      γ_T += dm_T − Ĉ_T·dĈ_T      γ_t += −ε (dh_t·h_t) / N_t      γ_{t-1} += γ_t if l won
 //! ```
 //!
-//! Where |γ| > |φ| it is the other way round.
+//! Where |γ| > |φ|, the first form has more digits and is used.
 
 mod chunk;
 mod device;
@@ -85,7 +85,7 @@ struct Outputs<'a, T> {
     states: &'a mut [T],
 }
 
-/// What the forward pass computed, and the cotangents of h, C, n and m.
+/// The results of the forward pass, and the cotangents of h, C, n and m.
 struct Saved<'a, T> {
     h: &'a [T],
     c: &'a [T],
@@ -113,14 +113,15 @@ struct Grads<'a, T> {
 }
 
 impl<T: Math> Plan<T> {
-    /// That of the products.
+    /// The sizes and settings of the products.
     fn products(&self) -> gated_linear_attention::Plan<T> {
         let Plan { dims, chunk, .. } = *self;
         gated_linear_attention::Plan { dims, chunk, scale: T::ONE, eps: Some(self.eps), gates: 1 }
     }
 
-    /// 1 / N from n·q and m, the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal, and e^(−m) /
-    /// N. 1 / N is in two factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m
+    /// From n·q and m: 1 / N; the derivative of N by |n·q|, which is 1, or 0, or ½ where both terms of N are equal; and
+    /// e^(−m) / N. 1 / N is two factors a and b, where a is e^(m/2) and b the rest: e^(−m) is too large for its type
+    /// where m is far below 0, and there both terms are multiplied by eᵐ.
     /// is far below 0, and there both terms are multiplied by eᵐ.
     #[inline(always)]
     fn inverse(&self, den: T, m: T) -> (T, T, T, T) {
@@ -141,7 +142,8 @@ fn inverses<T: Math>(p: Plan<T>, den: &[T], m: &[T], a: &mut [T], b: &mut [T]) {
     a.iter_mut().zip(b).zip(den).zip(m).for_each(|(((a, b), &den), &m)| (*a, *b, ..) = p.inverse(den, m));
 }
 
-/// The same, and from n·q to the derivative of N with respect to it, in its place, and that of ln h with respect to m.
+/// The same; n·q is replaced by the derivative of N with respect to it, and the derivative of ln h with respect to m is
+/// written.
 #[versions::versions]
 fn inverses_and_slopes<T: Math>(p: Plan<T>, den: &mut [T], m: &[T], [a, b, by_m]: [&mut [T]; 3]) {
     for ((((a, b), by_m), den), &m) in a.iter_mut().zip(b).zip(by_m).zip(den).zip(m) {
@@ -176,7 +178,8 @@ struct Gates<'a, T: Real> {
     m: Temp<'a, T>,
     /// σ(−f̃_t)
     slope: Temp<'a, T>,
-    /// How much of the maximum is l: 1 where it won, ½ where it is ĩ, else 0. No sign could tell, as σ(−f̃) may be 0.
+    /// The share of l in the maximum: 1 where l won, ½ where l equals ĩ, else 0. The sign of σ(−f̃) could not carry it,
+    /// as σ(−f̃) may be 0.
     share: Temp<'a, T>,
 }
 
@@ -203,7 +206,7 @@ impl<'a, T: Math> Gates<'a, T> {
             m = if past >= input { past } else { input };
             let less = if past == input { T::of(0.5) } else { T::ZERO };
             self.share[t] = if past > input { T::ONE } else { less };
-            // As long as nothing was written, m = −∞: weights are 0 then.
+            // Until something is written m = −∞, and the weights are 0.
             let from = if m == T::of(f64::NEG_INFINITY) { T::ZERO } else { m };
             (self.i[t], self.f[t], self.m[t]) = (input - from, past - from, m);
         }
@@ -212,8 +215,8 @@ impl<'a, T: Math> Gates<'a, T> {
         m
     }
 
-    /// From ∂/∂ln i, ∂/∂ln f and what h adds to the derivatives by m of every step to the gradients of ĩ and f̃; those
-    /// derivatives come in from behind the last step, and Γ before the first one is returned.
+    /// Adds the gradients of ĩ and f̃, from ∂/∂ln i, ∂/∂ln f and each step's own part of the derivatives by m (`own`).
+    /// `by` are those derivatives behind the last step; Γ before the first step is returned.
     fn back(&self, d: Dims, i: usize, (di, df): (&[T], &[T]), own: ByM<&[T]>, mut by: ByM<T>, g: &mut Grads<T>) -> T {
         for t in (0..d.t).rev() {
             let (at, share) = (d.scalars().at(i, t), self.share[t]);

@@ -1,5 +1,5 @@
-//! How ops are computed fast, on the CPU and on CUDA devices: a [`Kernel`](crate::autograd::Kernel) a file, beside the
-//! loops, vectors and products that several of them share. What an op means is in [`ops`](crate::ops).
+//! How ops are computed fast, on the CPU and on CUDA devices: one file for each [`Kernel`](crate::autograd::Kernel),
+//! beside the loops, vectors and products that several of them share. The meaning of an op is in [`ops`](crate::ops).
 
 pub(crate) mod arith;
 pub(crate) mod arith_cpu;

@@ -4,7 +4,7 @@
 // where a permutation swaps the axis that is contiguous, tiles of 32 x 32 go through shared memory (rows of 33, so
 // that a column lies in 32 banks). Limited by memory: 2 numbers an element, 3 where it is added to.
 
-// What goes where. Where nothing is added the bits stay as they are, whatever they mean.
+// An element and its place. Where nothing is added the bits stay as they are, whatever they mean.
 struct Moved { S v; i64 to; };
 
 __device__ inline Moved moved(const S* from, const S* y, i64 to, int acc) {
@@ -13,7 +13,7 @@ __device__ inline Moved moved(const S* from, const S* y, i64 to, int acc) {
     return m;
 }
 
-// y[i₀, …, i₄] (+)= x with these steps in both: what a permutation does whose innermost axis stays, or is short.
+// y[i₀, …, i₄] (+)= x with these steps in both: permutations whose innermost axis stays, or is short.
 extern "C" __global__ void walk(const S* x, S* y, int acc, i64 size, Ints<5> n, Ints<5> sx, Ints<5> sy) {
     auto value = [&](i64 i) {
         i64 rest = i, from = 0, to = 0;

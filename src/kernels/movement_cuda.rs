@@ -2,10 +2,10 @@
 
 use crate::{
     args,
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     kernels::permute::Walk,
     ops::movement::Tril,
-    tensor::{MAX_RANK, Tensor},
+    tensor::{Cuda, MAX_RANK, Tensor},
 };
 
 /// The kernels that move elements.

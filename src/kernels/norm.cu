@@ -121,7 +121,7 @@ template <int V>
 __device__ inline Moments moments(const Row<V>& x, int size, real over, const Group& g, int centre, real eps, real* scratch) {
     Moments m = spread(x, size, over, g, centre, eps, 1, scratch);
     const bool far = size > 0 && !within(m.total);
-    // What one group of a warp does, all do: they meet in the sums.
+    // All groups of a warp do the same, as they meet in the sums.
     if (__any_sync(0xffffffffu, far)) {
         const real scale = scale_of(x, size, g, sqrt(eps), scratch);
         m = spread(x, size, over, g, centre, eps, far ? scale : real(1), scratch);

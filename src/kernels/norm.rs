@@ -10,14 +10,14 @@ mod width4;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
-    cuda::{Arg, Cuda, Launch, Module, in_packs},
+    cuda::{Arg, Launch, Module, in_packs},
     kernels::{
         lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
         linear::total_cuda,
     },
     ops::norm::{LayerNorm, RmsNorm},
-    tensor::{Cx, DType, Real, Shape, Tensor},
+    tensor::{Cuda, Cx, DType, Real, Shape, Tensor},
     with_real, with_width,
 };
 use std::ops::Range;
@@ -27,7 +27,7 @@ const THREADS: usize = 128;
 
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
-/// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. `centre` is what makes it layer norm.
+/// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. With `centre` it is layer norm.
 #[versions::versions]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], (w, b): (&[T], Option<&[T]>), [y, mean, r]: [&mut [T]; 3]) {
     let (here, n) = (avx512_here!(), w.len());

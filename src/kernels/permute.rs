@@ -61,8 +61,8 @@ impl Walk {
         }
     }
 
-    /// Calls `f(offset in y, offset in x)` for every element of a block, in tiles: each cache line that either side
-    /// touches serves several elements before it is dropped.
+    /// Calls `f(offset in y, offset in x)` for every element of a block, in tiles: each cache line that x or y touches
+    /// serves several elements before it is dropped.
     #[inline(always)]
     fn tiled(&self, mut f: impl FnMut(usize, usize)) {
         const TILE: usize = 16;

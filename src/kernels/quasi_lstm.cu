@@ -1,6 +1,6 @@
 // c_t = f c_{t-1} + i z, h_t = o tanh c_t, for gates f, i, z, o from x [B, T, 4D], and its gradient, in the phases of
-// scan.cu, of which phase 2 is used as it is. The gates are not stored: what they cost again is less than what they
-// would move.
+// scan.cu, of which phase 2 is used as it is. The gates are not stored: computing them again costs less than moving
+// them.
 //
 // Tiling: as scan.cu. With one piece forward moves 6 numbers a channel and step (x; c, h), backward 10 (x, c, dh; dx),
 // 14 where dx is added to; with pieces, phase 1 reads 3 of them, backward 4, once more.
@@ -151,7 +151,7 @@ extern "C" __global__ void quasi_run_back(const S* x, const S* cs, const S* c0, 
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                // What they lack of 1 has no digits in a difference.
+                // The distances of gates from 1 are computed apart: as differences they would have no digits.
                 const Kept f = gate_and_rest(v[0][u] + bias), i = gate_and_rest(v[1][u]), o = gate_and_rest(v[3][u]);
                 const Kept z = tanh_and_slope(v[2][u]), y = tanh_and_slope(cv[u]);
                 const real dc = back + gv[u] * o.value * y.rest;

@@ -9,19 +9,19 @@
 //! ```
 //!
 //! The CPU goes through the steps one after another, with no chunks, and saves the factors of dc and dh ([`cell`]). A
-//! device saves c alone: to compute the gates again is less work than moving them.
+//! device saves c alone: computing the gates again is less work than moving them.
 
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::{
         lstm::cell::{SAVED, back, read, write},
         math::Math,
         scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
     },
     ops::quasi_lstm::QuasiLstm,
-    tensor::{Cpu, Shape, Tensor},
+    tensor::{Cpu, Cuda, Shape, Tensor},
     with_width,
 };
 use std::ops::Range;
@@ -31,8 +31,8 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// W channels of the steps `r`, the first half: the pre-activations x [T, 4, D] to what is saved [T, 6, D], in the
-/// place of the factor of dõ c. c [D] comes in as before the steps and leaves as of the last.
+/// The first half for W channels of the steps `r`: from the pre-activations x [T, 4, D] to the saved values [T, 6, D],
+/// with c in the place of the factor of dõ. c [D] comes in as before the steps and leaves as after the last.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(
     i: usize,
@@ -61,7 +61,7 @@ fn write_cells<T: Math, const W: usize>(
     put(c, 0, d, i, state, false);
 }
 
-/// The second half: to the rest, and h [T, D].
+/// The second half: the other saved values, and h [T, D].
 #[inline(always)]
 fn read_cells<T: Math, const W: usize>(i: usize, d: usize, r: Range<usize>, x: &[T], saved: &mut [T], h: &mut [T]) {
     for t in r {
@@ -86,7 +86,7 @@ fn forward<T: Math>(d: usize, bias: T, x: &[T], [saved, h, c]: [&mut [T]; 3]) {
     }
 }
 
-/// W channels of the steps `r` backwards, from what was saved and dh [T, D] to the gradients of the pre-activations
+/// W channels of the steps `r` backwards, from the saved values and dh [T, D] to the gradients of the pre-activations
 /// [T, 4, D]. `behind` [D] comes in as G from behind the steps and leaves as that of the first.
 #[inline(always)]
 fn run_back<T: Math, const W: usize>(

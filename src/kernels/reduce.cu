@@ -41,7 +41,8 @@ extern "C" __global__ void max_columns(const S* x, S* y, i64 size, i64 n, i64 in
     }
 }
 
-// Of several that are equal the first gets what the others leave, and they half of what those behind them do.
+// Among equal maxima the last gets half of the gradient, each one before it half of the rest, and the first what is
+// left.
 extern "C" __global__ void max_rows_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes) {
     __shared__ i64 scratch[32];
     const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;

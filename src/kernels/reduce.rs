@@ -181,7 +181,7 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
         *y = m + if m.is_finite() {
             lane_sums::sum(x, |x| (x - m).decay()).ln()
         } else {
-            // An infinite one is the result, unless there is a NaN.
+            // An infinite sum is the result, unless there is a NaN.
             lane_sums::sum(x, |x| if x.to_f64().is_nan() { x } else { T::ZERO })
         };
     }
@@ -192,7 +192,7 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
 fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
     let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
     for (((d, x), &y), &g) in rows.zip(y).zip(g) {
-        // −∞ less −∞ is not to be NaN.
+        // Without this, −∞ − (−∞) would be NaN.
         let y = if y == T::of(f64::NEG_INFINITY) { T::ZERO } else { y };
         if acc {
             d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).decay());

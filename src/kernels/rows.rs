@@ -1,5 +1,5 @@
-//! Loops over vectors, and over the rows of small matrices, for what the matrix memories compute beside their products.
-//! Each is compiled for the widest vectors that there are; written where they are used they would be for the oldest.
+//! Loops over vectors, and over the rows of small matrices, that the matrix memories need beside their products. Each
+//! is compiled for the widest vectors of the processor; inside its callers it would be compiled for the oldest.
 
 use crate::{
     kernels::{

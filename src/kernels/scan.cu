@@ -39,8 +39,8 @@ extern "C" __global__ void scan_total(const S* a, const S* b, real* prod, real* 
     end[p.row * d + p.c] = h;
 }
 
-// Phase 2, for every scan whose maps are h -> prod h + end: what a piece ends with from zero becomes what it starts
-// with; `first` (zeros if null) [B, D] starts the first piece, or, if `back`, the last. A thread has a channel of a
+// Phase 2, for every scan whose maps are h -> prod h + end: the ends of pieces that start from zero become their true
+// starts. `first` (zeros if null) [B, D] starts the first piece, or, if `back`, the last. A thread has a channel of a
 // sequence.
 extern "C" __global__ void scan_carry(const S* first, const real* prod, real* ends, i64 n, i64 pieces, i64 d,
                                       int back) {

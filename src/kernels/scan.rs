@@ -91,7 +91,7 @@ pub(super) fn put<T: Real, const W: usize>(x: &mut [T], row: usize, d: usize, i:
 }
 
 /// Fetches numbers that are needed soon into the cache. Where a kernel goes through the sequences of a batch at one
-/// step, its rows lie a sequence apart, which no processor foresees.
+/// step, its rows lie a sequence apart, and no processor fetches them by itself.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn fetch<T>(x: &[T]) {

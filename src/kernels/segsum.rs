@@ -3,17 +3,17 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::lane_sums,
     ops::segsum::Segsum,
-    tensor::{Cx, Real, Tensor},
+    tensor::{Cuda, Cx, Real, Tensor},
     with_real,
 };
 
 static MODULE: Module = Module::new("kernels/segsum.cu", &[include_str!("segsum.cu")]);
 
-/// `sums` [T] holds the sums of the columns so far. They are doubles: gates that are alike would all be rounded alike,
-/// and thousands of roundings the same way are digits.
+/// `sums` [T] holds the sums of the columns so far. They are doubles: equal gates are rounded alike, and thousands of
+/// roundings in one direction cost digits.
 #[versions::versions]
 fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T, sums: &mut [f64]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n * n)) {
@@ -29,8 +29,8 @@ fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T, sums: &mut [f64]) 
     }
 }
 
-/// dx, or more of it, from dy [.., T, T], of which what is above the diagonal is not read. `sums` [T] holds Σ dy_ts
-/// over the rows so far, of each column.
+/// Writes or adds dx, from dy [.., T, T], whose entries above the diagonal are not read. `sums` [T] holds Σ dy_ts over
+/// the rows so far, for each column.
 #[versions::versions]
 pub fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [T]) {
     for (g, d) in g.chunks_exact(n * n).zip(d.chunks_exact_mut(n)) {
@@ -44,7 +44,7 @@ pub fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [
     }
 }
 
-/// Sums of columns from below, then of the rows of these left of the diagonal.
+/// Sums along the columns from below, then along the rows left of the diagonal.
 fn backward_cuda(cu: &Cuda, g: &Tensor, d: &mut Tensor, acc: bool, n: usize) {
     let (rows, dtype) = (d.len(), d.dtype());
     let mut sums = cu.temp(dtype.real(), g.len());

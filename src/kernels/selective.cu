@@ -21,9 +21,9 @@ struct alignas(4 * sizeof(real)) Four { real v[4]; };
 
 struct Size { i64 b, t, e, n, n0, pieces, steps, chunk, padded; };
 
-// What a thread has: channels e .. e + C, of each the states n .. n + 4 / C, of piece k of sequence b, which begins with
-// step t0 and has `length` steps; and what it reads for the block, of u, delta and dy a channel and of b and c a state,
-// whose first numbers are at `wide` and `narrow`. Steps are counted from t0.
+// A thread's share: channels e .. e + C, of each the states n .. n + 4 / C, of piece k of sequence b, which begins with
+// step t0 and has `length` steps; and the numbers that it reads for the block, of u, delta and dy by channel and of b
+// and c by state, of which the first are at `wide` and `narrow`. Steps are counted from t0.
 template <int C>
 struct Place {
     static constexpr int K = 4 / C;
@@ -72,7 +72,7 @@ __device__ void load(const P* x, const Place<C>& p, const Size& z, i64 of, real 
         for (int i = 0; i < 4 / C; i++) v[c][i] = x && p.has(z, c, i) ? ld(x + p.state(z, of, c, i)) : real(0.0);
 }
 
-// Rates of decay in powers of two, as numbers: -INF times a step of length 0 is none.
+// Rates of decay in powers of two, without -INF, because -INF times a step of length 0 is NaN.
 #define LN_2 real(0.69314718055994530942)
 template <int C>
 __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& z, real (&v)[C][4 / C]) {
@@ -83,9 +83,9 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
         for (int i = 0; i < 4 / C; i++) v[c][i] = at_most(at_least(v[c][i], -FASTEST), LARGEST / 2) * LOG2_E;
 }
 
-// What a thread reads of a tile of ROWS steps before it is needed, as it is in memory, so that it waits for nothing: of
-// N tensors the rows s, s + by, … of which there are `rows`; zeros behind them. A tile of four warps or more is so
-// complete; fewer read the others when they put them into shared memory.
+// The numbers that a thread reads of a tile of ROWS steps before they are needed, unconverted, so that it waits for
+// nothing: of N tensors the rows s, s + by, … of which there are `rows`; zeros behind them. With four warps or more
+// this is the whole tile; fewer warps read the other rows when they put them into shared memory.
 template <int ROWS, int N>
 struct Columns {
     static constexpr int J = ROWS / 4;
@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     __shared__ __align__(16) Two wide[T][LANE]; // delta and delta u
     __shared__ __align__(16) real sx[T][LANE], sy[T][LANE];
     __shared__ Four sb[T][WARPS], sc[T][WARPS];
-    // What the states of a chunk are computed from; later the sums over states.
+    // The numbers from which the states of a chunk are computed; later the sums over states.
     __shared__ union {
         struct { Two wide[2][U][LANE]; Four b[2][U][WARPS]; } first;
         Two sums[2 * WARPS][T][LANE];
@@ -369,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     if (ends) load(ends, p, z, p.row, g);
     else load(dlast, p, z, p.b, g);
     const int part = 2 * p.warp + p.mine / PAIR;
-    // The sums over channels of what each of `rows` steps and state has, by one lane of both halves.
+    // The sums over channels for each of `rows` steps and each state, by one lane of both halves.
     const auto put_sums = [&](real (&v)[2 * T], real* sums, int s, int rows) {
         sum_lanes<T>(v, p.lane);
         if (T < 8) v[0] += __shfl_xor_sync(0xffffffffu, v[0], 8);

@@ -12,10 +12,10 @@
 //! to step t − 1: f dc, f dn, Rᵀ (dĩ, df̃, dz̃, dõ), and γ if l won
 //! ```
 //!
-//! Saved of every step are the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o; c, n; and
-//! ±σ(−f̃), whose sign bit is that of l − ĩ, if the σ is 0 too. A gate is saved so that its distance from 1 has all its
-//! digits: o as the smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B, T, 7, D] in
-//! all; a device encodes it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
+//! The saved values of every step are the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o;
+//! c, n; and ±σ(−f̃), whose sign bit is that of l − ĩ, even if the σ is 0. A gate is saved so that its distance from 1
+//! has all its digits: o as the smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B,
+//! T, 7, D] in all; a device encodes it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
 
 mod cells;
 mod device;
@@ -70,7 +70,7 @@ impl Size {
         at..at + self.k
     }
 
-    /// Both, for all heads of all sequences.
+    /// Both places, for all heads of all sequences.
     fn each_state(self, mut f: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
         (0..self.b).for_each(|b| (0..self.h).for_each(|h| f(self.state(b, h), self.sorted(b, h))));
     }

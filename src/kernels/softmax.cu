@@ -25,7 +25,7 @@ extern "C" __global__ void softmax_forward(const S* x, S* y, i64 rows, i64 n, in
     }
 }
 
-// What an entry of weight y counts: nothing where that is 0, whatever its cotangent is.
+// The term of an entry of weight y: nothing where y is 0, whatever its cotangent is.
 __device__ inline real weighed(real y, real g) { return y == 0 ? real(0) : y * g; }
 
 // dx = y (dy − Σ y dy). Hidden entries get 0.

@@ -14,8 +14,8 @@ static MODULE: Module = Module::new("kernels/softmax.cu", &[include_str!("softma
 
 /// Rows of `n` entries; row i shows the first `seen(i)` of them, the others become 0.
 ///
-/// Loops run over whole vectors, in which hidden entries are −∞ until the end: nothing of the hidden input reaches
-/// the result. The exponentials are taken of several short rows at once, so that they fill vectors too.
+/// Loops run over whole vectors, in which hidden entries are −∞ until the end: nothing of the hidden input reaches the
+/// result. Several short rows have their exponentials computed together, so that they fill vectors too.
 #[inline(always)]
 fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &mut [T]) {
     let least = T::of(f64::NEG_INFINITY);
@@ -57,7 +57,7 @@ fn vectors(seen: usize, n: usize) -> usize {
     seen.next_multiple_of(lane_sums::LANES).min(n)
 }
 
-/// y is 0 in hidden entries, and where it is, its cotangent, which may be NaN, is left out.
+/// y is 0 in hidden entries. Where y is 0 its cotangent, which may be NaN, is left out.
 #[inline(always)]
 fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {

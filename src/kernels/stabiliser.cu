@@ -18,7 +18,7 @@ extern "C" __global__ void stabiliser(const S* f, const S* i, const S* first, S*
     }
 }
 
-// What gets nothing gets no NaN of it either.
+// A gate whose share is 0 gets 0, even where the gradient is NaN.
 __device__ inline double part(double share, double x) { return share > 0 ? share * x : 0; }
 
 extern "C" __global__ void stabiliser_back(const S* m, const S* share, const S* dlog_f, const S* dlog_i, const S* dm,

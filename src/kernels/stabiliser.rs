@@ -1,15 +1,15 @@
 //! The kernel of [`Stabiliser`].
 //!
-//! Backwards, γ is the gradient of m_t, with what step t + 1 passes on. Where l_t is the larger, log f_t is 0 whatever
-//! l_t is, and likewise for i_t:
+//! Backwards, γ is the gradient of m_t, including the part from step t + 1. Where l_t is the larger, log f_t is 0
+//! whatever l_t is, and likewise for i_t:
 //!
 //! ```text
 //! γ += dm;  df = γ − dlog_i, di = dlog_i if l_t won;  di = γ − dlog_f, df = dlog_f if i_t won;  γ ← df
 //! ```
 //!
-//! Of two that are equal each gets the mean of both cases.
+//! If both are equal, each gets the mean of both cases.
 //!
-//! m is kept in double precision: it is a running sum, and roundings that are alike add up.
+//! m is kept in double precision, because it is a running sum and equal roundings add up.
 
 use crate::{
     args,
@@ -70,8 +70,8 @@ fn backward<T: Real>(
 }
 
 impl Kernel for Stabiliser {
-    /// l's share of the gradient of m. Which of both was larger the logarithms do not tell if the smaller one rounds to
-    /// 0.
+    /// l's share of the gradient of m. The logarithms alone do not tell which of both was larger if the smaller one
+    /// rounds to 0.
     fn saves(&self, x: In) -> Outs {
         x[0].shape().into()
     }

@@ -1,5 +1,5 @@
-// What stands around the product of a lower-triangular matrix and b, which is cuBLAS's: b without what is not finite,
-// and that added to the rows which see it.
+// The kernels around the product of a lower-triangular matrix and b, which is cuBLAS's: b without the numbers that are
+// not finite, and these numbers added to the rows that see them.
 //
 // Tiling: a thread an element; then one a column of b, so that neighbours read neighbouring numbers. Limited by memory:
 // b is read twice and written once; only where it is not finite is more to do.

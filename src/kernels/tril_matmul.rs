@@ -3,13 +3,13 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Module, View},
+    cuda::{Module, View},
     kernels::{
         gemm::{Epilogue, Products, gemm_as},
         matmul::Mat,
     },
     ops::{movement::Tril, tril_matmul::TrilMatmul},
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
     with_real,
 };
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub fn all_finite<T: Real>(x: &[T]) -> bool {
 }
 
 /// y (+)= a b for a triangular `a` that holds zeros where row i does not see column j, i.e. outside of `sees(j)`;
-/// neither b nor y has gaps. What b holds at j reaches only the rows that see it, NaN too.
+/// neither b nor y has gaps. Row j of b reaches only the rows that see it, even if it is NaN.
 pub fn masked_gemm<T: Real>(
     cpu: &Cpu,
     products: Products,
@@ -107,7 +107,8 @@ impl Plan {
         }
     }
 
-    /// y (+)= a b on the device, or aᵀ b with `back`: without what is not finite in b, which is added afterwards.
+    /// y (+)= a b on the device, or aᵀ b with `back`. Entries of b that are not finite are left out, and added
+    /// afterwards.
     fn cuda(&self, cu: &Cuda, a: &Tensor, b: &Tensor, y: &mut Tensor, acc: bool, back: bool) {
         let ([na, nb, ny], dtype) = (self.sizes(), a.dtype());
         let (mut shown, mut rest) = (cu.temp(dtype, a.len()), cu.temp(dtype, b.len()));

@@ -1,8 +1,8 @@
-//! Vectors of single-precision numbers: what loops that are written once for AVX2 and AVX-512 are made of.
+//! Vectors of single-precision numbers, for loops that are written once for AVX2 and AVX-512.
 //!
-//! Who has an [`Avx2`] or [`Avx512`] knows that the processor has the instructions; so all methods are safe but those
-//! that read or write memory. They are inlined into [`Vector::enter`], which alone is compiled for the instructions:
-//! vectors that are passed between functions of different instruction sets go through memory.
+//! A value of [`Avx2`] or [`Avx512`] is a proof that the processor has the instructions. So all methods are safe but
+//! those that read or write memory. They are inlined into [`Vector::enter`], which alone is compiled for the
+//! instructions: vectors that are passed between functions of different instruction sets go through memory.
 
 use crate::tensor::simd::{self, Level};
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ pub trait Vector: Copy {
     const W: usize;
     /// How many vectors the registers hold.
     const REGISTERS: usize;
-    /// Whether to leave lanes out of a load costs nothing.
+    /// Whether leaving lanes out of a load costs nothing.
     const MASKS: bool;
     /// A vector.
     type V: Copy;
@@ -68,7 +68,7 @@ pub trait Vector: Copy {
     unsafe fn store_first(self, at: *mut f32, n: usize, v: Self::V);
 }
 
-/// What is compiled for an instruction set: a function that can be inlined into [`Vector::enter`].
+/// Code that is compiled for an instruction set: a function that can be inlined into [`Vector::enter`].
 pub trait Job {
     /// Do it. Write `#[inline(always)]` before it.
     ///

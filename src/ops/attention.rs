@@ -7,8 +7,8 @@
 //!
 //! Keys before the first query (S > T) are a cache.
 //!
-//! A query never sees later keys, whatever they are: its scores select, they do not multiply by 0, so keys and values
-//! that are NaN or infinite later on change nothing before.
+//! A query never sees later keys: masked scores are left out of the sums, not multiplied by 0. So a NaN or an infinity
+//! in a later key or value changes no output before it.
 //!
 //! With a gate for each token and head, g_t = ln f_t, a token counts for less with every gate since (the Forgetting
 //! Transformer, Lin et al. 2025, arXiv 2503.02130):
@@ -18,10 +18,10 @@
 //! dg_u = Σ dx_ts over s < u ≤ t
 //! ```
 //!
-//! t counts the tokens of the cache too. Each sum of gates is taken over its own segment, and so is that of dx over the
-//! pairs that u lies between. A difference of two running sums from the start would lose the digits of a short segment
-//! behind a closed gate, and be NaN behind −∞; and as the dx of a query add up to 0, the dg of a closed gate would be
-//! what rounding leaves.
+//! t counts the tokens of the cache too. Each sum of gates is taken over its own segment, and dg_u is the sum of dx
+//! over the pairs (s, t) around u. A difference of two running sums from the start would lose the digits of a short
+//! segment behind a closed gate, and be NaN behind −∞. The dx of one query add up to 0, so such a difference would give
+//! a closed gate nothing but rounding errors for its dg.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -34,7 +34,8 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
-/// q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T, and g [B, S, H] if tokens fade → o [B, T, H, V].
+/// The op from q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T, and g [B, S, H] if tokens fade, to o [B, T,
+/// H, V].
 pub struct CausalAttention {
     /// Factor of the scores, usually K^-½.
     pub scale: f64,
@@ -101,7 +102,7 @@ pub fn causal_attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> V
     q.tape().apply(CausalAttention { scale }, [q, k, v])
 }
 
-/// The same where tokens fade by the logarithms g [B, S, H] of a gate for each token and head.
+/// [`causal_attention`] in which tokens fade: g [B, S, H] has the logarithm of a gate for each token and head.
 #[track_caller]
 pub fn fading_attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64) -> Var<'t> {
     q.tape().apply(CausalAttention { scale }, [q, k, v, g])
@@ -116,7 +117,7 @@ pub fn since(g: Var<'_>, t: usize) -> Var<'_> {
     if past == 0 {
         return new.segsum();
     }
-    // From an old token to the last of these, and on from there.
+    // The sum from an old token to the end of the cache, plus the sum from there to the new token.
     let [b, h, _] = g.dims();
     let none = g.tape().full([b, h, 1], g.dtype(), 0.0);
     let old = Var::concat(&[g.narrow(2, 1, past - 1), none], 2).cumsum_from_end(2);

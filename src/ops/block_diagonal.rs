@@ -11,7 +11,7 @@ use crate::{
 
 /// x [.., G, I] and W [G, P O, I], N times, and, if `bias`, b [N P, G, O] → y [.., N P, G, O].
 pub struct BlockDiagonal {
-    /// P, the kinds of outputs that come of each x.
+    /// P: how many kinds of outputs each x gives.
     pub parts: usize,
     /// Whether there is a last input, b.
     pub bias: bool,

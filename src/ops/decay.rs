@@ -19,19 +19,20 @@
 
 use crate::{autograd::Var, ops::words::zeros_like};
 
-/// What gates over T steps leave.
+/// The factors that gates over T steps leave.
 pub struct Decay<'t, const KINDS: usize> {
-    /// M [N, T, T] of each of the rows; what it holds above the diagonal is not to be read.
+    /// M [N, T, T] for each of the rows. The entries above the diagonal are not to be read.
     pub scores: [Var<'t>; KINDS],
     /// exp(g_1 + … + g_t) [N, T, G]
     pub from_start: Var<'t>,
     /// exp(g_{t+1} + … + g_T) [N, T, G]
     pub to_end: Var<'t>,
-    /// exp(g_1 + … + g_T) [N, G, 1], to multiply a state with.
+    /// exp(g_1 + … + g_T) [N, G, 1], the factor of a state.
     pub all: Var<'t>,
 }
 
-/// x [N, T, C] as blocks of one step, after which come some, up to a power of two, that hold nothing and forget nothing.
+/// x [N, T, C] as blocks of one step. Steps of zeros, which write nothing and forget nothing, fill T up to a power of
+/// two.
 fn blocks(x: Var<'_>) -> Var<'_> {
     let ([n, t, c], size) = (x.dims(), x.shape().at(1).next_power_of_two());
     let none = x.tape().full([n, size - t, c], x.dtype(), 0.0);
@@ -46,9 +47,10 @@ fn halves(x: Var<'_>, h: usize) -> [Var<'_>; 2] {
     [0, 1].map(|i| pairs.narrow(1, i, 1).reshape([count, h, c]))
 }
 
-/// The gates g [N, T, G] over 1, 2, 4, … steps, up to all: exp of the sums from the start up to each step, and from each
-/// step to the end, [N, T, G]. `join(h, now, past)` joins pairs of blocks of h steps: exp of the sums of the second block
-/// up to each step, and of the first behind each step.
+/// The gates g [N, T, G] over 1, 2, 4, … steps, up to all. The results [N, T, G] are exp of the sums from the start up
+/// to each step, and exp of the sums from each step to the end. `join(h, now, past)` joins pairs of blocks of h steps:
+/// `now` is exp of the sums of the second block up to each step, and `past` is exp of the sums of the first block
+/// behind each step.
 fn doubled<'t>(g: Var<'t>, mut join: impl FnMut(usize, Var<'t>, Var<'t>)) -> [Var<'t>; 2] {
     let ([n, t, gates], size) = (g.dims(), g.shape().at(1).next_power_of_two());
     let mut before = blocks(g);
@@ -65,7 +67,7 @@ fn doubled<'t>(g: Var<'t>, mut join: impl FnMut(usize, Var<'t>, Var<'t>)) -> [Va
     [before, after].map(|x| x.reshape([n, size, gates]).narrow(1, 0, t).exp())
 }
 
-/// Rows and keys [N, T, K], T ≥ 1, and gates g ≤ 0 [N, T, G], where G is K or 1.
+/// The scores of `rows` with the keys k, both [N, T, K] with T ≥ 1, under gates g ≤ 0 [N, T, G], where G is K or 1.
 #[track_caller]
 pub fn decay<'t, const KINDS: usize>(rows: [Var<'t>; KINDS], k: Var<'t>, g: Var<'t>) -> Decay<'t, KINDS> {
     let ([n, t, _], gates, size) = (k.dims(), g.shape().last(), k.shape().at(1).next_power_of_two());
@@ -87,9 +89,8 @@ pub fn decay<'t, const KINDS: usize>(rows: [Var<'t>; KINDS], k: Var<'t>, g: Var<
     }
 }
 
-/// What is read of a memory S_t = S_{t-1} diag(exp(g_t)) + k_t v_tᵀ whose columns fade, so that the scores of a row are
-/// others for every column: S_tᵀ q_t [N, T, M] and the last S, of q, k [N, T, K], v, g ≤ 0 [N, T, M] and S [N, K, M],
-/// T ≥ 1.
+/// The reads S_tᵀ q_t [N, T, M], and the last S, of a memory whose columns fade: S_t = S_{t-1} diag(exp(g_t)) + k_t
+/// v_tᵀ. Each column has its own gate and so its own scores. q, k [N, T, K], v, g ≤ 0 [N, T, M] and S [N, K, M], T ≥ 1.
 #[track_caller]
 pub fn fading_columns<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>) -> (Var<'t>, Var<'t>) {
     let ([n, t, m], size) = (v.dims(), v.shape().at(1).next_power_of_two());

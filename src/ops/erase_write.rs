@@ -64,7 +64,7 @@ impl Op for EraseWrite {
     }
 
     /// Two keys are run as two steps; one gate per head is broadcast to all rows. Both call this op again, so that its
-    /// kernel may run. What is left is [`recurrent`].
+    /// kernel may run. All other inputs go to [`recurrent`].
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
         let (o, s) = match *x.get(5..).unwrap_or_default() {
@@ -120,7 +120,7 @@ pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f6
     (o, s)
 }
 
-/// The same by products over the whole sequence.
+/// [`recurrent`] by products over the whole sequence.
 #[track_caller]
 pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     by_chunks([scale * q, k, v, p, g], s0, q.shape().at(1).max(1), |[q, k, v, p, g], s| {
@@ -132,15 +132,15 @@ pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (
     })
 }
 
-/// The same by products over chunks of so many steps.
+/// [`recurrent`] by products over chunks of so many steps.
 #[track_caller]
 pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
     let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g]);
     (o, s)
 }
 
-/// The same by chunks of so many steps, or by products over the whole sequence, where what p recalls is erased under a
-/// key of its own: q, k, v, p, g and e.
+/// The rule with two keys, q, k, v, p, g and e: what p recalls is erased under e, and v is written under k. It runs in
+/// chunks of so many steps, or by products over the whole sequence.
 #[track_caller]
 pub fn two_keys<'t>(x: [Var<'t>; 6], s0: Var<'t>, scale: f64, chunk: Option<usize>) -> (Var<'t>, Var<'t>) {
     let [q, k, v, p, g, e] = x;

@@ -5,7 +5,7 @@
 //! S_t = diag(exp(g_t)) S_{t-1} + k_t v_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
 //! ```
 //!
-//! For a chunk with rows Q, K, V, with the scores M and what else [`decay`] makes of its gates,
+//! For a chunk with rows Q, K, V, with the scores M and the factors that [`decay`] makes of its gates,
 //!
 //! ```text
 //! O = (Q ⊙ from_start) S + tril(M) V      S ← all ⊙ S + (K ⊙ to_end)ᵀ V
@@ -31,7 +31,7 @@ pub struct GatedLinearAttention {
     pub scale: f64,
 }
 
-/// That input `i` is a gate for each row, or one for all.
+/// Check that input `i` is a gate for each row, or one for all.
 pub(in crate::ops) fn expect_gate(x: In, i: usize, Dims { b, t, h, k, .. }: Dims) -> Result<(), String> {
     Dims::expect(x, i, "g", &[b, t, h, 1]).or_else(|_| Dims::expect(x, i, "g", &[b, t, h, k]))
 }

@@ -2,8 +2,8 @@
 //!
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − Σⱼ yⱼ xⱼ, whose derivative is (softmax(x) − y) / n for the n
 //! rows that count. y is 1 at the target and 0 elsewhere, or, with label smoothing s (Szegedy et al. 2016, section 7),
-//! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; where no row counts, loss and gradient are 0
-//! and not the NaN of 0 / 0: a batch without a target teaches nothing. Of logits in bf16 the loss is in f32.
+//! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count. Where no row counts, loss and gradient are 0
+//! and not the NaN of 0 / 0. The loss of logits in bf16 is in f32.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -69,9 +69,9 @@ impl Op for CrossEntropy {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let x = g.shape(rank, 20);
-        // Two classes have a loop of their own.
+        // Half of the samples have two classes.
         let x = if g.coin() { x.with(rank - 1, 2) } else { x };
-        // Class 0 may be the one that is ignored, or none.
+        // Class 0 may be ignored.
         let ignore_index = if g.coin() { 0 } else { -1 };
         let smoothing = if g.coin() { 0.0 } else { g.uniform(0.0, 1.0) };
         (

@@ -5,9 +5,9 @@
 //! h_t = λ h_{t-1} + x_t
 //! ```
 //!
-//! A row of x and h has the real parts first and the imaginary parts behind them, as one product gives and takes them:
-//! in a slice [T, 2 D] rows 2t and 2t + 1 of D elements are the parts of step t. λ and the states have a tensor for
-//! each part.
+//! A row of x and h has the real parts first and the imaginary parts behind them, so that one matrix product makes x
+//! and one takes h. In a slice [T, 2 D] rows 2t and 2t + 1 of D elements are the parts of step t. λ and the states have
+//! a tensor for each part.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -86,8 +86,8 @@ pub fn lru_scan<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>, chunk:
     ((h.narrow(axis, 0, d), h.narrow(axis, d, d)), last)
 }
 
-/// [`lru_scan`] of x [B, T, 2 D], in which the imaginary parts of a row are behind the real ones, to h alike: one
-/// product gives the one, and one takes the other.
+/// [`lru_scan`] of x [B, T, 2 D], in which the imaginary parts of a row are behind the real ones. h has the same
+/// layout.
 #[track_caller]
 pub fn lru_scan_joined<'t>(lambda: Complex<'t>, x: Var<'t>, h0: Complex<'t>, chunk: usize) -> (Var<'t>, Complex<'t>) {
     let inputs = [lambda.0, lambda.1, x, h0.0, h0.1];

@@ -31,8 +31,8 @@ pub struct Mlstm {
 
 /// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
 ///
-/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the backward pass would have 0 · ∞. As a
-/// square, since eᵐ may be too small a number where Cᵀq is a large one.
+/// Where m is negative, numerator and divisor are multiplied by eᵐ: e^(−m) may be infinite, and the backward pass would
+/// have 0 · ∞. The factor is applied as e^(m/2) twice, because eᵐ may be too small for its type where Cᵀq is large.
 pub fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
     let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);
     let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1

@@ -1,8 +1,8 @@
-//! What can be differentiated: an op a file, and what it means.
+//! What can be differentiated: one file for each op, with its meaning.
 //!
 //! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape
-//! runs its formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are
-//! its gradient. How an op is computed fast, and what its gradient then comes to, is in [`kernels`](crate::kernels).
+//! runs its formula and records the ops in the formula, down to primitives, so their derivatives give its gradient. How
+//! an op is computed fast, and how its gradient is then computed, is in [`kernels`](crate::kernels).
 //!
 //! A function of [`Var`](crate::autograd::Var)s is a formula, and needs no op: [`words`] has some. To add a function of
 //! one number: a line in [`elementwise`], and one for its kernel in [`kernels`](crate::kernels::elementwise). To add
@@ -115,8 +115,8 @@ pub const OPS: &[Entry] = &{
     all
 };
 
-/// The inputs of an op that are f32 where the others are bf16: rates, phases and gates, of whose rounding a recurrence
-/// would make more with every step.
+/// The inputs of an op that stay f32 where the others are bf16: rates, phases and gates. A recurrence would multiply
+/// their rounding at every step.
 pub fn in_f32(op: &str) -> &'static [usize] {
     match op {
         "gated_delta_rule" => &[5], // the logarithms of the gates
@@ -127,7 +127,7 @@ pub fn in_f32(op: &str) -> &'static [usize] {
     }
 }
 
-/// That the inputs have one type, but those [`in_f32`].
+/// Check that the inputs have one type, but for [`in_f32`].
 fn same_dtype(op: &str, x: In) -> Result<(), String> {
     let in_f32 = in_f32(op);
     let all = (0..x.len()).find(|i| !in_f32.contains(i)).map_or(DType::F32, |i| x[i].dtype());
@@ -138,7 +138,7 @@ fn same_dtype(op: &str, x: In) -> Result<(), String> {
     }
 }
 
-/// That `x` holds numbers to compute with: what `infer` asks of the inputs that are not indices.
+/// Check that `x` holds real numbers: `infer` asks this of inputs that are not indices.
 fn check_real(x: &Tensor) -> Result<(), String> {
     if x.dtype() == DType::I32 {
         return Err(format!("integers of shape {} take no part in arithmetic, expected f32 or f64", x.shape()));
@@ -158,10 +158,10 @@ pub fn kernels() -> &'static [(&'static str, &'static str)] {
     ALL.get_or_init(all_kernels)
 }
 
-/// To draw samples of every op takes milliseconds, and a sweep's or a test's every configuration asks.
+/// Drawing samples of every op takes milliseconds, and every configuration of a sweep or a test asks for these names.
 fn all_kernels() -> Vec<(&'static str, &'static str)> {
     let mut found: Vec<(&str, &str)> = vec![];
-    // A sum or a mean, for one, have names of their own: several samples find both.
+    // One op may have several names, as a sum and a mean do: several samples find them all.
     for (of, sample) in OPS {
         for seed in 0..16 {
             let op = sample(&mut Gen::new(seed)).0;
@@ -176,10 +176,10 @@ fn all_kernels() -> Vec<(&'static str, &'static str)> {
     found
 }
 
-/// That there are kernels, or ops with kernels, of these names.
+/// Check that there are kernels, or ops with kernels, of these names.
 ///
 /// # Errors
-/// When there is none of one: its name, and those that there are.
+/// When a name is unknown: the name, and the names that there are.
 pub(crate) fn check_names(kernels: &Kernels) -> Result<(), String> {
     let known: Vec<&str> = self::kernels().iter().map(|&(_, name)| name).collect();
     match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {

@@ -75,7 +75,7 @@ macro_rules! norm {
             }
 
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {
-                // A large eps, as rows of one or two entries may have next to no variance.
+                // A large eps, since rows of one or two entries may have next to no variance.
                 let eps = $g.uniform(0.1, 0.5);
                 let inputs = $inputs;
                 ($Op { eps }, norm_sample($g, inputs))

@@ -5,9 +5,8 @@
 //! dx_u = Σ dy_ts over s < u ≤ t
 //! ```
 //!
-//! Each entry is the sum of its own segment, one more term than the entry above it. A difference of two running sums
-//! from the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind
-//! −∞.
+//! Each entry is its own sum, one term longer than the entry above it. A difference of two running sums from the start
+//! would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind −∞.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -17,7 +16,7 @@ use crate::{
 
 /// x [.., T] → y [.., T, T]
 pub struct Segsum {
-    /// What stands above the diagonal.
+    /// The value above the diagonal.
     pub above: f64,
 }
 
@@ -44,7 +43,7 @@ impl Op for Segsum {
         let full = |n: usize, value: f64| tape.full(shape.with(axis, n), x.dtype(), value);
         let mut sums = full(0, 0.0);
         let rows = (0..n).map(|t| {
-            // One more term in each sum, and a new sum of none.
+            // Each sum gets one more term, and a new, empty sum begins.
             sums = Var::concat(&[sums + x.narrow(axis, t, 1), full(1, 0.0)], axis);
             insert_axis(Var::concat(&[sums, full(n - t - 1, self.above)], axis), axis)
         });
@@ -55,7 +54,7 @@ impl Op for Segsum {
         self.into()
     }
 
-    /// With numbers above the diagonal, so that a weighted sum of all of them is one.
+    /// A sample has a finite number above the diagonal, so that a weighted sum of all entries is finite.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 9);
@@ -65,7 +64,7 @@ impl Op for Segsum {
 
 impl<'t> Var<'t> {
     /// [.., T] to [.., T, T]: entry (t, s) is the sum over the steps after s up to t; −∞ above the diagonal. The
-    /// gradient at −∞ is what comes from the segments without it.
+    /// gradient of a step is the sum of the cotangents of all segments that contain it, whatever their values.
     #[track_caller]
     pub fn segsum(self) -> Var<'t> {
         self.tape().apply(Segsum { above: f64::NEG_INFINITY }, [self])

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Step s has the weight log i_s + log f_{s+1} + … + log f_t at step t. These terms are at most 0, and of each step the
-//! larger is 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them,
-//! they have no digits left for it.
+//! larger is 0. A difference of unstabilised exponents is the same number, but has no digits left if both contain a
+//! gate of −1e9.
 //!
 //! As long as m_t = −∞ nothing was written: both logarithms are −∞.
 
@@ -56,7 +56,7 @@ impl Op for Stabiliser {
         self.into()
     }
 
-    /// With gates that are equal to the stabiliser among them.
+    /// In some samples gates equal the stabiliser.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, h, t) = (g.size(3), g.size(3), g.size(9));
         (Stabiliser, vec![g.range([b, h, t], -2.0, -0.1), g.normal([b, h, t]), g.normal([b, h])])

@@ -1,12 +1,12 @@
-//! The product of a lower-triangular matrix and another: what a causal mixer in parallel form sums over the past.
+//! The product of a lower-triangular matrix and another: the sum over the past in the parallel form of a causal mixer.
 //!
 //! ```text
 //! y_t = Σ a_ts b_s over s ≤ t + past          da = dy bᵀ, below and on that diagonal          db_s = Σ a_ts dy_t over t ≥ s − past
 //! ```
 //!
-//! A matrix product with zeros above the diagonal would be the same for numbers; but 0 · ∞ and 0 · NaN are NaN, and
-//! what is not finite at one step would reach every step before it. So what is not finite in b is left out of the
-//! product, and added to the rows that see it afterwards.
+//! For finite numbers a matrix product with zeros above the diagonal gives the same. But 0 · ∞ and 0 · NaN are NaN, so
+//! one infinity in b would reach every row before it. Entries of b that are not finite are therefore left out of the
+//! product, and added afterwards to the rows that see them.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -62,8 +62,8 @@ impl Op for TrilMatmul {
 }
 
 impl<'t> Var<'t> {
-    /// self · b over the last two axes for a square, lower-triangular self: what it holds above the diagonal is not
-    /// read. Step s of b reaches no row before s, NaN and ∞ neither.
+    /// self · b over the last two axes for a square, lower-triangular self, whose entries above the diagonal are not
+    /// read. Step s of b reaches no row before s, even if it is NaN or ∞.
     #[track_caller]
     pub fn tril_matmul(self, b: Var<'t>) -> Var<'t> {
         self.tape().apply(TrilMatmul { past: 0 }, [self, b])

@@ -1,8 +1,8 @@
 //! Functions that formulas are written in, beside the arithmetic of [`Var`].
 //!
 //! # Panics
-//! Each of them panics where its inputs have not the axes that it names, as the methods of [`Var`] do. The message has the
-//! shapes and the caller's line.
+//! Each function panics where its inputs do not have the axes that it names, as the methods of [`Var`] do. The message
+//! has the shapes and the caller's line.
 
 use crate::autograd::Var;
 
@@ -22,7 +22,7 @@ pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var
     if rows.is_empty() { none } else { Var::concat(&rows, 1) }
 }
 
-/// The same of steps that also hand a state on: the rows [B, T, ..] and the last state.
+/// [`over_time`] of steps that also hand a state on: the rows [B, T, ..] and the last state.
 #[track_caller]
 pub fn over_time_with<'t, S: Copy>(
     steps: usize,
@@ -76,9 +76,9 @@ pub fn by_pieces<'t>(t: usize, size: usize, axis: usize, mut part: impl FnMut(us
     Var::concat(&parts, axis)
 }
 
-/// `part(from, place, n)` for pieces of T steps along axis 2 of x [B, H, T, ..], joined along it; x itself without steps.
-/// These steps and the `seen` before them stand in rows of `size`. A piece ends with its row, or after one step if `one`
-/// is set; `place` is where in its row it begins.
+/// `part(from, place, n)` for pieces of T steps along axis 2 of x [B, H, T, ..], joined along it; x itself if there are
+/// no steps. All steps, after the `seen` steps before x, are cut into rows of `size`. A piece ends with its row, or
+/// after one step if `one` is set; `place` is its position in its row.
 #[track_caller]
 pub fn by_rows<'t>(
     seen: usize,
@@ -149,11 +149,11 @@ pub fn outer<'t>(k: Var<'t>, v: Var<'t>) -> Var<'t> {
     insert_axis(k, 3) * insert_axis(v, 2)
 }
 
-/// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.
+/// In place of a stabiliser of −∞ before the first token: a number of every type, far below any gate.
 pub const LEAST: f64 = -1e38;
 
-/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞
-/// the exponential is 0 then, as is its gradient.
+/// The number that is subtracted from exponents: the stabiliser m, or [`LEAST`] where m is −∞, because −∞ − (−∞) is
+/// NaN. The exponential of −∞ is then 0, and so is its gradient.
 #[track_caller]
 pub fn reference(m: Var<'_>) -> Var<'_> {
     maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
@@ -190,7 +190,8 @@ pub fn positive(x: Var<'_>) -> Var<'_> {
     clipped(1e30 * (1e30 * x.tape().detached(x)))
 }
 
-/// 1 at the `n` largest of the last axis of x [B, T, M], else 0; of equal ones the first count. It has no gradient.
+/// 1 at the `n` largest of the last axis of x [B, T, M], else 0; among equal entries the first count. It has no
+/// gradient.
 #[track_caller]
 pub fn largest(x: Var<'_>, n: usize) -> Var<'_> {
     let more = insert_axis(x, 2) - insert_axis(x, 3); // [B, T, i, j]: by how much j is more than i

@@ -1,10 +1,9 @@
 //! Values: contiguous, row-major tensors of at most five axes, whose element type and device are known at run time.
 
-mod available;
-mod device;
-mod dtype;
+mod cuda;
+mod cx;
+mod element;
 mod host;
-mod mat;
 mod pool;
 mod products;
 mod shape;
@@ -12,18 +11,19 @@ mod shape;
 pub mod simd;
 mod transfer;
 
-pub use available::available;
-pub use device::{Cx, Device};
-pub use dtype::{DType, Element, Real};
+pub use cuda::{Cuda, CudaTemp};
+pub use cx::Cx;
+pub use element::{Element, Real};
 #[doc(hidden)]
 pub use host::Arena;
 pub use host::Host;
-pub use mat::Mat;
 #[doc(hidden)]
 pub use pool::{Bin, Temp};
 pub use pool::{Cpu, Pool};
 pub use products::Products;
 pub use shape::{MAX_RANK, Shape};
+
+pub use crate::{available::available, cuda::Device, dtype::DType, mat::Mat};
 
 use crate::cuda::Block;
 use std::sync::Arc;

@@ -267,7 +267,7 @@ fn decode(stored: &tensors::Tensor) -> std::result::Result<Tensor, String> {
     }
     let shape = Shape::new(&stored.dims);
     match (stored.dtype, stored.numbers()) {
-        (Dtype::F32 | Dtype::F64, Some(numbers)) => Ok(Tensor::from_vec(numbers.to::<f64>(), shape)),
+        (Dtype::F32 | Dtype::F64, Some(numbers)) => Ok(Tensor::from_vec(numbers.to(|x| x), shape)),
         (_, Some(Numbers::I64(all))) => {
             let narrow = |x: i64| i32::try_from(x).map_err(|_| format!("{x} does not fit in 32 bits"));
             let all = all.into_iter().map(narrow).collect::<std::result::Result<Vec<i32>, _>>();

@@ -6,6 +6,7 @@ use super::{
     noise,
 };
 use crate::texts::contains;
+use approx::abs_diff_eq;
 use cudarc::driver::{result, sys};
 use tapezoo::cuda::emulator::{self, Options, Order};
 
@@ -13,7 +14,7 @@ use tapezoo::cuda::emulator::{self, Options, Order};
 fn arguments_by_value_bounds_and_parameter_sizes() {
     let Some(m) = machine() else { return };
     let module = m.module(GOOD, "good.cu");
-    let sizes: Vec<u8> = [1i64, 10, 100].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let sizes: Vec<u8> = bytes(&[1i64, 10, 100]).to_vec();
     let mut y = vec![0f32];
     let mut args = [Arg::F32(&mut y), Arg::Bytes(sizes), Arg::Double(0.25), Arg::Bytes(vec![2]), Arg::Float(0.5)];
     m.run(&module, "by_value", launch(1, 32), &mut args).unwrap();
@@ -212,7 +213,7 @@ fn products_agree_with_the_sum_over_k() {
                 let at = |k: usize| if ta { a[row * lda + k] } else { a[k * lda + row] };
                 let bt = |k: usize| if tb { b[k * ldb + col] } else { b[col * ldb + k] };
                 let want = 2.0 * (0..inner).map(|k| at(k) * bt(k)).sum::<f32>() + 0.5;
-                assert!((c[i] - want).abs() < 1e-5, "{} for {want}", c[i]);
+                assert!(abs_diff_eq!(c[i], want, epsilon = 1e-5), "{} for {want}", c[i]);
             }
             gemm(rows, pb + 4 * 1000).unwrap();
             assert!(m.context.synchronize().is_err(), "a matrix outside its buffer");

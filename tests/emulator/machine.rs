@@ -1,6 +1,7 @@
 //! Shared by the tests of the emulator: compile a text, launch a kernel on vectors, get the fault's text.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
+use bytemuck::Pod;
 use cudarc::driver::{CudaContext, result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use std::ffi::{CString, c_void};
@@ -129,7 +130,7 @@ impl Machine {
                     unsafe { result::memcpy_htod_sync(p, bytes) }.unwrap();
                 }
                 buffers.push(p);
-                p.to_ne_bytes().to_vec()
+                bytemuck::bytes_of(&p).to_vec()
             };
             values.push(match arg {
                 Arg::F32(v) => device(bytes(v), true),
@@ -138,9 +139,9 @@ impl Machine {
                 Arg::U16(v) => device(bytes(v), true),
                 Arg::Unwritten(n) => device(&vec![0; *n], false),
                 Arg::Null => vec![0; 8],
-                Arg::Int(x) => x.to_ne_bytes().to_vec(),
-                Arg::Float(x) => x.to_ne_bytes().to_vec(),
-                Arg::Double(x) => x.to_ne_bytes().to_vec(),
+                Arg::Int(x) => bytemuck::bytes_of(x).to_vec(),
+                Arg::Float(x) => bytemuck::bytes_of(x).to_vec(),
+                Arg::Double(x) => bytemuck::bytes_of(x).to_vec(),
                 Arg::Bytes(b) => b.clone(),
             });
         }
@@ -175,12 +176,10 @@ impl Machine {
     }
 }
 
-pub fn bytes<T: Copy>(v: &[T]) -> &[u8] {
-    // SAFETY: plain numbers.
-    unsafe { std::slice::from_raw_parts(v.as_ptr().cast(), size_of_val(v)) }
+pub fn bytes<T: Pod>(v: &[T]) -> &[u8] {
+    bytemuck::cast_slice(v)
 }
 
-pub fn bytes_mut<T: Copy>(v: &mut [T]) -> &mut [u8] {
-    // SAFETY: plain numbers, for which every byte pattern is one.
-    unsafe { std::slice::from_raw_parts_mut(v.as_mut_ptr().cast(), size_of_val(v)) }
+pub fn bytes_mut<T: Pod>(v: &mut [T]) -> &mut [u8] {
+    bytemuck::cast_slice_mut(v)
 }

@@ -11,6 +11,7 @@ mod machine;
 #[path = "../texts/mod.rs"]
 mod texts;
 
+use approx::abs_diff_eq;
 use machine::{Arg, Launch, ORDERS, launch, machine};
 use tapezoo::cuda::emulator::Order;
 
@@ -112,7 +113,7 @@ fn cumulated(x: &[f32], row: usize) -> Vec<f32> {
 }
 
 fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance)
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| abs_diff_eq!(a, b, epsilon = tolerance))
 }
 
 /// Runs every correct kernel of `source`; names the first that gave a wrong result or faulted.
@@ -122,7 +123,7 @@ fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
 
     let (mut x, mut sum) = (noise(5003), vec![0f32]);
     m.run(&module, "block_sum", launch(3, 256), &mut [Arg::F32(&mut x), Arg::F32(&mut sum), Arg::Int(5003)])?;
-    expect((sum[0] - x.iter().sum::<f32>()).abs() < 1e-2, "block_sum")?;
+    expect(abs_diff_eq!(sum[0], x.iter().sum::<f32>(), epsilon = 1e-2), "block_sum")?;
 
     let (mut x, mut y) = (noise(3 * 500), vec![f32::NAN; 3 * 500]);
     m.run(&module, "scan_rows", launch(3, 128), &mut [Arg::F32(&mut x), Arg::F32(&mut y), Arg::Int(500)])?;
@@ -147,7 +148,7 @@ fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
     args.extend(sizes());
     m.run(&module, "matmul<double,8>", l, &mut args)?;
     drop(args);
-    expect(c.iter().zip(&want).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-4), "matmul<double,8>")?;
+    expect(c.iter().zip(&want).all(|(a, b)| abs_diff_eq!(*a, f64::from(*b), epsilon = 1e-4)), "matmul<double,8>")?;
 
     let (mut x, mut y) = (ramp(1024), vec![0f32; 1024]);
     m.run(&module, "warp_transpose", launch(1, 32), &mut [Arg::F32(&mut x), Arg::F32(&mut y)])?;

@@ -93,9 +93,12 @@ fn every_number_in_half_precision_is_read_as_what_it_is() {
     type Way = (Dtype, fn(u16) -> f32);
     let ways: [Way; 2] = [(Dtype::F16, |x| f16::from_bits(x).to_f32()), (Dtype::BF16, |x| bf16::from_bits(x).to_f32())];
     for (dtype, value) in ways {
-        let all: Vec<u8> = (0..3 * D * D).flat_map(|i| (i as u16).to_le_bytes()).collect();
+        let all: Vec<u16> = (0..3 * D * D).map(|i| i as u16).collect();
         let square = (dtype, vec![D, D], vec![0; 2 * D * D]);
-        let tensors = [("in_proj_weight", (dtype, vec![3 * D, D], all)), ("out_proj.weight", square)];
+        let tensors = [
+            ("in_proj_weight", (dtype, vec![3 * D, D], bytemuck::cast_slice(&all).to_vec())),
+            ("out_proj.weight", square),
+        ];
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("half.safetensors");
         fs::write(&path, written(&tensors.map(|(name, t)| (name.to_string(), t)).into_iter().collect())).unwrap();
@@ -116,7 +119,8 @@ fn layers_are_found_by_their_numbers_and_taken_in_the_order_that_is_asked() {
     let mut stack = Tensors::new();
     for (i, layer) in [2_usize, 5, 11].into_iter().enumerate() {
         for (name, (dtype, dims, data)) in fixture.layers() {
-            let data = f64s(&data).into_iter().flat_map(|x| (x + i as f64).to_le_bytes()).collect();
+            let data: Vec<f64> = f64s(&data).into_iter().map(|x| x + i as f64).collect();
+            let data = bytemuck::cast_slice(&data).to_vec();
             stack.insert(name.replace("layers.0.", &format!("model.layers.{layer}.attn.")), (dtype, dims, data));
         }
         // What stands around a layer is not its own.

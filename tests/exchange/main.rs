@@ -56,7 +56,7 @@ fn written(tensors: &Tensors) -> Vec<u8> {
 }
 
 fn f64s(bytes: &[u8]) -> Vec<f64> {
-    bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x)).collect()
+    bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()
 }
 
 /// A fixture: its name, the file, and what it says of itself.

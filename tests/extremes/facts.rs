@@ -6,6 +6,7 @@
 //! way.
 
 use crate::device::{all, evaluate, evaluate_by};
+use approx::abs_diff_eq;
 use std::{f64::consts::PI, panic};
 use tapezoo::{
     autograd::{Gen, Kernels, Var},
@@ -41,7 +42,7 @@ fn close(what: &str, got: &[f64], want: &[f64], relative: f64, absolute: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
     for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
         let same = got == want || (got.is_nan() && want.is_nan());
-        let near = (got - want).abs() <= relative * want.abs() + absolute;
+        let near = abs_diff_eq!(got, want, epsilon = relative * want.abs() + absolute);
         assert!(same || near, "{what}: number {i} is {got:e}, not {want:e}");
     }
 }

@@ -2,6 +2,7 @@
 //! or underflow.
 
 use crate::{device::all, draw::pick};
+use approx::{abs_diff_eq, relative_eq, relative_ne};
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape},
@@ -94,14 +95,15 @@ impl Draw {
             let here = format!("{dtype} on {device}, betas {betas:?}, eps {eps:e}, max {:e}", self.max);
             let (got, length) = run(device, dtype, self.config, self.max, &self.grads);
             let true_length = norm(&self.grads[self.grads.len() - 1]);
-            if (length / true_length - 1.0).abs() > off {
+            if relative_ne!(length, true_length, epsilon = 0.0, max_relative = off) {
                 return Err(format!("{here}: the norm is {length:e}, not {true_length:e}"));
             }
             for i in 0..got.len() {
                 let path: f64 = 1e-2 * self.grads.len() as f64;
                 // A square that single precision does not have: no step, but a number.
                 let overflows = dtype == DType::F32 && clipped.iter().any(|g| g[i].abs() > 1e18);
-                let near = (got[i] - want[i]).abs() <= off * path || overflows && got[i].abs() <= 10.0 * path;
+                let near =
+                    abs_diff_eq!(got[i], want[i], epsilon = off * path) || overflows && got[i].abs() <= 10.0 * path;
                 if !near {
                     let g = self.grads[0][i];
                     return Err(format!("{here}: element {i} of gradient {g:e} is {:e}, not {:e}", got[i], want[i]));
@@ -127,7 +129,10 @@ fn adam_is_its_formula() {
 fn a_tiny_eps_is_not_none() {
     for device in all() {
         let got = run(device, DType::F32, config([0.9, 0.999], 1e-60), 0.0, &vec![vec![0.0, 1.0]; 3]).0;
-        assert!(got[0] == 0.0 && (got[1] / -3e-2 - 1.0).abs() < 1e-5, "{got:?} on {device}");
+        assert!(
+            got[0] == 0.0 && relative_eq!(got[1], -3e-2, epsilon = 0.0, max_relative = 1e-5),
+            "{got:?} on {device}"
+        );
     }
 }
 
@@ -135,8 +140,14 @@ fn a_tiny_eps_is_not_none() {
 fn a_norm_is_right_where_squares_overflow() {
     for (device, dtype, large) in all().into_iter().flat_map(|d| [(d, DType::F32, 1e38), (d, DType::F64, 1e200)]) {
         let (p, norm) = run(device, dtype, config([0.9, 0.999], 1e-8), 1.0, &[vec![3.0 * large, -4.0 * large / 2.0]]);
-        assert!((norm / (large * 13f64.sqrt()) - 1.0).abs() < 1e-6, "{norm} of {dtype} on {device}");
-        assert!(p.iter().all(|p| (p.abs() / 1e-2 - 1.0).abs() < 1e-4), "{p:?} in {dtype} on {device}");
+        assert!(
+            relative_eq!(norm, large * 13f64.sqrt(), epsilon = 0.0, max_relative = 1e-6),
+            "{norm} of {dtype} on {device}"
+        );
+        assert!(
+            p.iter().all(|p| relative_eq!(p.abs(), 1e-2, epsilon = 0.0, max_relative = 1e-4)),
+            "{p:?} in {dtype} on {device}"
+        );
         let (_, norm) = run(device, dtype, config([0.9, 0.999], 1e-8), 1.0, &[vec![f64::INFINITY, 1.0]]);
         assert!(!norm.is_finite(), "{norm} in {dtype} on {device}");
     }

@@ -1,5 +1,6 @@
 //! A cell of an LSTM: the factors of its gradients.
 
+use approx::abs_diff_eq;
 use tapezoo::kernels::{
     lstm_cell::{read, write},
     math::{Math, m64},
@@ -29,11 +30,15 @@ fn check<T: Math>(digits: f64, least: f64) {
             let all = [to_i, to_f, to_g, to_o, keep, through_u, h];
             for (k, (got, want)) in all.into_iter().zip(want).enumerate() {
                 let (got, least) = (got[0].to_f64(), least * before.abs().max(1.0));
-                let right = (got - want).abs() <= digits * want.abs() + least;
+                let right = abs_diff_eq!(got, want, epsilon = digits * want.abs() + least);
                 assert!(right, "number {k} of {:?}: {got:e}, not {want:e}", [i, f, g, o, before]);
             }
             let want = m64::sigmoid(f) * before + m64::sigmoid(i) * g.tanh();
-            assert!((c - want).abs() <= digits * before.abs().max(1.0), "c of {:?} is {c}", [i, f, g, before]);
+            assert!(
+                abs_diff_eq!(c, want, epsilon = digits * before.abs().max(1.0)),
+                "c of {:?} is {c}",
+                [i, f, g, before]
+            );
         }
     }
 }

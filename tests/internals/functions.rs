@@ -1,5 +1,6 @@
 //! The functions against those of double precision.
 
+use approx::{abs_diff_eq, relative_eq};
 use tapezoo::kernels::math::{Math, m32, m64};
 
 /// |got - want| in units in the last place of `want`.
@@ -52,7 +53,10 @@ fn the_logarithm_of_a_little_more_than_one_has_its_digits() {
         let x = 10f64.powf(f64::from(i) * 0.01 - 35.0);
         for (got, tolerance) in [(f64::from((x as f32).ln_1p()), 3e-7), (Math::ln_1p(x), 1e-15)] {
             let want = f64::ln_1p(if tolerance > 1e-10 { f64::from(x as f32) } else { x });
-            assert!((got / want - 1.0).abs() < tolerance, "ln(1 + {x}) = {got}, not {want}");
+            assert!(
+                relative_eq!(got, want, epsilon = 0.0, max_relative = tolerance),
+                "ln(1 + {x}) = {got}, not {want}"
+            );
         }
     }
     assert_eq!((Math::ln_1p(0.0_f32), Math::ln_1p(0.0_f64)), (0.0, 0.0));
@@ -65,7 +69,7 @@ fn the_normal_distribution_in_single_precision_has_its_digits_in_both_tails() {
         let (got, want) = (f64::from(m32::normal_cdf(x)), m64::normal_cdf(f64::from(x)));
         // The exponent x²/2 is rounded.
         let bound = 4e-7 + 1.2e-7 * f64::from(x * x);
-        assert!((got / want - 1.0).abs() < bound, "Φ({x}) = {got}, not {want}");
+        assert!(relative_eq!(got, want, epsilon = 0.0, max_relative = bound), "Φ({x}) = {got}, not {want}");
     }
     assert_eq!([-1e30, -f32::INFINITY, 1e30, f32::INFINITY].map(m32::normal_cdf), [0.0, 0.0, 1.0, 1.0]);
     assert!(m32::normal_cdf(f32::NAN).is_nan(), "{}", m32::normal_cdf(f32::NAN));
@@ -78,12 +82,16 @@ fn a_sigmoid_and_the_rest_of_one_both_have_their_digits() {
         assert_eq!(s.to_bits(), same.to_bits());
         let wide = f64::from(x);
         for (got, want) in [(rest, m64::sigmoid(-wide)), (m32::sigmoid_slope(x), m64::sigmoid_slope(wide))] {
-            assert!((f64::from(got) / want - 1.0).abs() < 2e-6, "at {x}: {got}, not {want}");
+            assert!(
+                relative_eq!(f64::from(got), want, epsilon = 0.0, max_relative = 2e-6),
+                "at {x}: {got}, not {want}"
+            );
         }
         if wide.abs() < 30.0 {
             let want = m64::sigmoid(wide) * m64::sigmoid(-wide);
             let slopes = [m64::sigmoid_slope(wide) / want - 1.0, m64::tanh_slope(wide) - (1.0 - wide.tanh().powi(2))];
-            assert!(slopes[0].abs() < 1e-14 && slopes[1].abs() < 1e-15, "at {x}: off by {slopes:?}");
+            let close = abs_diff_eq!(slopes[0], 0.0, epsilon = 1e-14) && abs_diff_eq!(slopes[1], 0.0, epsilon = 1e-15);
+            assert!(close, "at {x}: off by {slopes:?}");
         }
     }
     let ends = [f32::INFINITY, -f32::INFINITY, 1e30, -1e30];
@@ -98,10 +106,13 @@ fn a_gate_and_its_slope_both_have_their_digits() {
         let (wide, (s, s_slope), (t, t_slope)) = (f64::from(x), x.sigmoid_and_slope(), x.tanh_and_slope());
         let want = [m64::sigmoid(wide), m64::sigmoid_slope(wide), wide.tanh(), m64::tanh_slope(wide)];
         for (got, want) in [s, s_slope, t, t_slope].into_iter().zip(want) {
-            assert!((f64::from(got) - want).abs() <= 1e-6 * want.abs() + 4e-38, "at {x}: {got:e}, not {want:e}");
+            assert!(
+                relative_eq!(f64::from(got), want, epsilon = 4e-38, max_relative = 1e-6),
+                "at {x}: {got:e}, not {want:e}"
+            );
         }
         let both = [wide.sigmoid_and_slope().0 - want[0], wide.tanh_and_slope().0 - want[2]];
-        assert!(both.iter().all(|error| error.abs() < 1e-15), "at {x}: off by {both:?}");
+        assert!(both.iter().all(|error| abs_diff_eq!(*error, 0.0, epsilon = 1e-15)), "at {x}: off by {both:?}");
     }
     let none = [f32::NAN.sigmoid_and_slope(), f32::NAN.tanh_and_slope()];
     assert!(none.into_iter().all(|(value, slope)| value.is_nan() && slope.is_nan()), "{none:?}");
@@ -115,10 +126,10 @@ fn extremes_saturate_and_nan_stays() {
     // Up to the largest finite number, of which the logarithm is 88.72.
     for x in [88.0_f32, 88.3, 88.4, 88.5, 88.7] {
         let want = m64::exp(f64::from(x));
-        assert!((f64::from(m32::exp(x)) / want - 1.0).abs() < 1e-5, "e^{x}");
+        assert!(relative_eq!(f64::from(m32::exp(x)), want, epsilon = 0.0, max_relative = 1e-5), "e^{x}");
     }
     let off = f64::from(m32::decay(88.0)) / m64::exp(88.0) - 1.0;
-    assert!(off.abs() < 1e-6, "e^88 is off by {off:e} of itself");
+    assert!(abs_diff_eq!(off, 0.0, epsilon = 1e-6), "e^88 is off by {off:e} of itself");
     assert_eq!((m32::sigmoid(1e4), m32::tanh(-1e4), m32::tanh(1e4)), (1.0, -1.0, 1.0));
     assert!(m32::sigmoid(-1e4) < 1e-37, "{:e}", m32::sigmoid(-1e4));
     let ends = [f32::INFINITY, -f32::INFINITY];

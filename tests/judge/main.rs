@@ -130,7 +130,7 @@ fn verify(args: &[&str]) -> (Option<i32>, String, String) {
 
 /// A fixture with these entries of its metadata and these tensors of f64.
 fn written(dir: &Path, meta: &[(&str, &str)], tensors: &[(&str, &[usize], &[f64])]) -> PathBuf {
-    let bytes = |x: &[f64]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let bytes = |x: &[f64]| bytemuck::cast_slice::<f64, u8>(x).to_vec();
     let data: Vec<_> = tensors.iter().map(|(name, shape, x)| (name.to_string(), shape.to_vec(), bytes(x))).collect();
     let views = data.iter().map(|(name, shape, x)| {
         (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F64, shape.clone(), x).unwrap())

@@ -2,6 +2,7 @@
 
 mod runs;
 
+use approx::abs_diff_eq;
 use proptest::prelude::*;
 use runs::*;
 use tapezoo::{
@@ -218,7 +219,7 @@ fn a_triangular_system_is_solved() {
             for j in 0..n {
                 let y: f64 = (0..n).map(|m| at(i, m) * x[m * n + j]).sum();
                 let want = if i == j { 1.0 } else { 0.0 };
-                assert!((y - want).abs() < 1e-5 * size, "({i}, {j}): {y}");
+                assert!(abs_diff_eq!(y, want, epsilon = 1e-5 * size), "({i}, {j}): {y}");
                 assert!(j <= i || x[i * n + j] == 0.0, "({i}, {j}): {}", x[i * n + j]);
             }
         }

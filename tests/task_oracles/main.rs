@@ -12,6 +12,7 @@ mod streams;
 mod texts;
 mod windows;
 
+use approx::abs_diff_eq;
 use close::close;
 use oracles::*;
 use proptest::prelude::*;
@@ -275,9 +276,12 @@ fn dyck_labels_are_as_rare_as_in_the_published_data() {
         let n = 8000;
         let (_, y) = batch(&Dyck::default(), 1, n, t);
         let ones = y.iter().filter(|&&y| y == 1).count() as f64 / y.len() as f64;
-        assert!((ones - rate).abs() < 0.004, "length {t}: {ones:.4} of the targets are 1, published: {rate}");
+        assert!(
+            abs_diff_eq!(ones, rate, epsilon = 0.004),
+            "length {t}: {ones:.4} of the targets are 1, published: {rate}"
+        );
         let valid = y.chunks(t).filter(|y| y[t - 1] == 1).count() as f64 / n as f64;
-        assert!((valid - 0.5).abs() < 0.03, "length {t}: {valid:.3} of the words are balanced");
+        assert!(abs_diff_eq!(valid, 0.5, epsilon = 0.03), "length {t}: {valid:.3} of the words are balanced");
     }
 }
 
@@ -288,7 +292,7 @@ fn controlled_parity_is_even_more_often_than_not() {
     for (t, rate) in [(32, 0.5240), (2000, 0.5382)] {
         let (_, y) = batch(&Parity { num_ones: Some(12), ..Parity::default() }, 1, 10_000, t);
         let even = f64::from(y.iter().sum::<i32>()) / y.len() as f64;
-        assert!((even - rate).abs() < 0.005, "length {t}: {even}");
+        assert!(abs_diff_eq!(even, rate, epsilon = 0.005), "length {t}: {even}");
     }
 }
 
@@ -302,7 +306,7 @@ fn gaps_follow_the_power_law() {
         let p = w / weights.iter().sum::<f64>();
         let seen = y.chunks(t).filter(|y| y[2 + 2 * g] != IGNORE).count() as f64;
         let (expected, sigma) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
-        assert!((seen - expected).abs() < 5.0 * sigma, "gap {g}: {seen}, expected {expected:.0}");
+        assert!(abs_diff_eq!(seen, expected, epsilon = 5.0 * sigma), "gap {g}: {seen}, expected {expected:.0}");
     }
 }
 
@@ -320,7 +324,10 @@ fn answers_are_spread_as_in_the_published_data() {
         let mut seen = BTreeMap::new();
         y.iter().filter(|&&y| y != IGNORE).for_each(|y| *seen.entry(y).or_insert(0) += 1);
         let most = f64::from(*seen.values().max().unwrap()) / 20_000.0;
-        assert!((most - published).abs() < 0.015, "{language:?}, mult {mult}, {len}: {most:.3}, published {published}");
+        assert!(
+            abs_diff_eq!(most, published, epsilon = 0.015),
+            "{language:?}, mult {mult}, {len}: {most:.3}, published {published}"
+        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tasks against brute force, and data that depends only on (seed, purpose, index).
 
+use approx::abs_diff_eq;
 use proptest::prelude::*;
 use tapezoo::{
     rng,
@@ -88,7 +89,7 @@ fn ones_are_everywhere_equally_often() {
         for i in 0..t {
             let ones = x.iter().skip(i).step_by(t).sum::<i32>();
             let (expected, sigma) = (n as f64 * rate, (n as f64 * rate * (1.0 - rate)).sqrt());
-            assert!((f64::from(ones) - expected).abs() < 5.0 * sigma, "position {i}: {ones} ones of {n}");
+            assert!(abs_diff_eq!(f64::from(ones), expected, epsilon = 5.0 * sigma), "position {i}: {ones} ones of {n}");
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct Culprit {
     pub op: &'static str,
     /// Where in the model it ran, as [`Tape::scope`] was told.
     pub scope: String,
-    /// Which of the two it was: "value", or "gradient" (of one of the op's inputs).
+    /// What was not finite: "value", or "gradient" (of one of the op's inputs).
     pub what: &'static str,
 }
 
@@ -66,9 +66,9 @@ impl Tape {
         self.sweep(false, Some(&mut each));
     }
 
-    /// As [`Tape::backward`] (a value of several elements counts as their sum), looking at every gradient on the way:
-    /// the first op, in the order of the backward pass, that turned finite numbers into one that is not. Slow; for
-    /// telling what went wrong.
+    /// As [`Tape::backward`] (a value of several elements counts as their sum), but every gradient is looked at.
+    /// Returns the first op, in the order of the backward pass, that turned finite gradients into one that is not
+    /// finite. Slow; for finding out what went wrong.
     pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);
@@ -232,7 +232,7 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
     }
 }
 
-/// What the op left in the slots becomes the gradient of each input; scratch memory in an unwanted slot goes back.
+/// Make the gradients that the op left in the slots those of its inputs. Scratch memory in an unwanted slot goes back.
 fn take_back(
     slots: &mut Vec<Grad>,
     grads: &mut [Option<Tensor>],

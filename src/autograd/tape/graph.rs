@@ -23,9 +23,9 @@ pub struct GraphNode {
     pub scope: String,
     /// What it reads.
     pub inputs: Vec<Edge>,
-    /// The shapes of what it writes, that which only its backward pass reads last.
+    /// The shapes of the values that it writes. Values that only its backward pass reads come last.
     pub outputs: Vec<String>,
-    /// How many bytes that is; none for a reshape.
+    /// The bytes of these values; none for a reshape.
     pub bytes: usize,
     /// Microseconds forward, where the tape was profiled.
     pub forward_us: f64,

@@ -19,8 +19,8 @@ impl Tape {
         self.naming.set(true);
     }
 
-    /// The values named since [`Tape::start_naming`] or the last call of this, in order. Names are listened to as
-    /// before.
+    /// The values named since [`Tape::start_naming`] or the last call of this method, in order. The tape goes on
+    /// listening.
     pub fn take_named(&self) -> Vec<Named> {
         let r = &mut *self.record.borrow_mut();
         let named = r.named.drain(..).map(|(name, at, scopes)| Named {

@@ -1,8 +1,7 @@
-//! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::kernels::gemm::gemm).
+//! Matrix products by cuBLAS, with sizes and strides as `kernels::gemm` has them.
 
 use super::{Gpu, Turn, lock};
-use crate::cuda::View;
-use crate::tensor::DType;
+use crate::{cuda::View, dtype::DType};
 use cudarc::cublas::{result, sys};
 use std::sync::MutexGuard;
 

@@ -2,8 +2,8 @@
 
 use super::{Gpu, describe, emulator, lock};
 use crate::{
-    cuda::{Arg, Launch, Module},
-    tensor::{DType, Device},
+    cuda::{Arg, Device, Launch, Module},
+    dtype::DType,
 };
 use cudarc::driver::{result, sys};
 use std::{ffi::c_void, sync::atomic::Ordering};

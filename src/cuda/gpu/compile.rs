@@ -2,8 +2,8 @@
 
 use super::{Gpu, Turn, cache::Cache, lock};
 use crate::{
-    cuda::{Module, module::Key},
-    tensor::{DType, Device},
+    cuda::{Device, Module, module::Key},
+    dtype::DType,
 };
 use cudarc::{
     driver::{result, sys},

@@ -4,7 +4,7 @@
 //! not look: they are loaded by their full paths first, and whoever then asks for them by name gets those.
 
 use super::{emulator, lock};
-use crate::tensor::Device;
+use crate::cuda::Device;
 use cudarc::driver::{result, sys};
 use std::{
     env, fs,

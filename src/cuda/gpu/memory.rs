@@ -1,11 +1,7 @@
 //! Device memory, and copies to and from it.
 
 use super::{Gpu, emulator, lock};
-use crate::{
-    args,
-    cuda::TENSOR,
-    tensor::{DType, Device, Element, Tensor},
-};
+use crate::cuda::Device;
 use bytemuck::Pod;
 use cudarc::driver::{CudaStream, result, sys};
 use std::sync::Arc;
@@ -113,6 +109,15 @@ impl Gpu {
         }
     }
 
+    /// Set `n` words of 32 bits.
+    #[track_caller]
+    pub(crate) fn set_words(&self, ptr: u64, word: i32, n: usize) {
+        self.bind();
+        // SAFETY: the caller gives a range inside a live block of this stream.
+        let done = unsafe { sys::cuMemsetD32Async(ptr, word.cast_unsigned(), n, self.raw_stream()).result() };
+        self.check("filling memory", done);
+    }
+
     /// Copy to the device. A recording reads its source at every replay, and so has a copy of it.
     #[track_caller]
     pub(crate) fn upload<T: Pod>(&self, ptr: u64, from: &[T]) {
@@ -159,33 +164,5 @@ impl Gpu {
                 result::memcpy_dtod_async(to, from, bytes, self.raw_stream())
             });
         }
-    }
-
-    /// Write one value everywhere.
-    #[track_caller]
-    pub(crate) fn fill(&self, t: &mut Tensor, value: f64) {
-        let (dtype, n) = (t.dtype(), t.len());
-        if value == 0.0 {
-            self.set_bytes(t.device_ptr(), 0, n * dtype.bytes());
-        } else if dtype == DType::I32 {
-            self.bind();
-            // SAFETY: the tensor is a live block of this stream, of so many words.
-            let done =
-                unsafe { sys::cuMemsetD32Async(t.device_ptr(), value as i32 as u32, n, self.raw_stream()).result() };
-            self.check("filling memory", done);
-        } else {
-            self.launch(&TENSOR, "fill", dtype, self.elements(n), args![t, value, n]);
-        }
-    }
-
-    /// Whether every element is finite.
-    #[track_caller]
-    pub(crate) fn all_finite(self: &Arc<Self>, t: &Tensor) -> bool {
-        let n = t.len();
-        let Some(found) = self.allocate(i32::DTYPE.bytes()) else { self.out_of_memory(i32::DTYPE.bytes(), 0) };
-        self.set_bytes(found.ptr(), 0, found.bytes());
-        let args = args![t, n, crate::cuda::Arg::Ptr(found.ptr())];
-        self.launch(&TENSOR, "any_not_finite", t.dtype(), self.elements(n), args);
-        self.download::<i32>(found.ptr(), 1) == [0]
     }
 }

@@ -17,8 +17,7 @@ pub use graph::{Graph, Pinned};
 pub use mark::Mark;
 pub use memory::Block;
 
-use super::{Launch, module};
-use crate::tensor::Device;
+use super::{Device, Launch, module};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use std::{
     cell::Cell,
@@ -83,7 +82,7 @@ impl Drop for Turn {
 }
 
 impl Gpu {
-    pub(super) fn open(device: Device) -> Result<Gpu, String> {
+    pub(crate) fn open(device: Device) -> Result<Gpu, String> {
         let ordinal = match device {
             Device::Cuda(n) => n,
             Device::Emulated => 0,
@@ -137,7 +136,7 @@ impl Gpu {
         self.fault.get().map(String::as_str)
     }
 
-    /// As [`Cuda::elements`](super::Cuda::elements).
+    /// A launch in which every thread takes some of `n` elements, `for (i64 i = thread(); i < n; i += threads())`.
     pub fn elements(&self, n: usize) -> Launch {
         const THREADS: usize = 256;
         // Enough blocks to keep every processor busy, more only adds starts; few in emulation, so that the loop over
@@ -146,7 +145,8 @@ impl Gpu {
         Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
     }
 
-    /// As [`Cuda::rows`](super::Cuda::rows).
+    /// A launch in which groups of threads share rows of `n` entries, and how many share one: 1, 2, 4, … 32, or all of
+    /// a block.
     pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
         let lanes = if n <= 512 { n.next_power_of_two().min(32) } else { 256 };
         (self.elements(rows * lanes), lanes as i32)

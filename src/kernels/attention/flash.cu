@@ -55,14 +55,14 @@ struct Gates {
     const real *after, *upto;
 };
 
-// Numbers in shared memory beside a matrix: the gates of a tile, a number for each of its rows and one for each warp.
+// Numbers in shared memory beside a matrix: the gates of a tile, one number for each of its rows and one for each warp.
 template <int R>
 struct Room {
     real *gates, *rows, *warps;
     __device__ Room(real* m) : gates(m + Tile<R>::MATRIX), rows(gates + Tile<R>::C), warps(rows + Tile<R>::C) {}
 };
 
-// What gates add to the scores of a block's pairs of tiles.
+// The sums of gates that are added to the scores of a block's pairs of tiles.
 template <int R, bool GATED>
 struct Fade {
     const Gates& x;
@@ -127,8 +127,8 @@ extern "C" __global__ void sums(const S* g, real* after, real* upto, i64 c, Size
     }
 }
 
-// lse = top + log in two numbers. bf16 has too few digits for either: what is left of the sum by rounding stands behind
-// all of it.
+// lse = top + log in two numbers. bf16 has too few digits for either: the rest that rounding cuts off is stored behind
+// all of them.
 __device__ inline void save(S* lse, i64 i, i64 size, real top, real log) {
     st(lse + i, sizeof(S) == 2 ? top + log : top);
     st(lse + size + i, sizeof(S) == 2 ? top + log - ld(lse + i) : log);
@@ -150,7 +150,7 @@ __device__ void save_rows(T& y, const Rows& rows, const real (&top)[T::ROWS], co
     }
 }
 
-// Which head and tiles a block has: of `across` columns fastest, then of heads, the last tile of `down` rows first.
+// The head and tiles of a block: columns of `across` fastest, then heads, the last tile of `down` rows first.
 struct Place {
     i64 column, head, row;
 
@@ -161,7 +161,7 @@ struct Place {
     }
 };
 
-// Scores are the same numbers in both passes: what is subtracted from the largest is itself.
+// Scores are the same numbers in both passes, so the largest less itself is 0.
 template <class T>
 __device__ void scale_scores(T& x, real scale) {
     x.by_rows([&](int) { return [&](int, real x) { return times(x, scale); }; });
@@ -179,7 +179,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
     const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
     Fade<R, GATED> fade(gates, d, at.head, before + t0, Room<R>(memory + Tile<R>::SCRATCH));
     constexpr int ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
-    // The largest score of a row, and the sum of what this thread holds of it.
+    // The largest score of a row, and this thread's part of the sum.
     Tile<R> y;
     real top[ROWS], sum[ROWS];
     for (int i = 0; i < ROWS; i++) top[i] = -INF, sum[i] = 0;
@@ -224,14 +224,14 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
     y.put(queries.to(o, d.v, c0));
 }
 
-// What the backward kernels read; delta [B, T, H] is Σ do o.
+// The arguments that all backward kernels read; delta [B, T, H] is Σ do o.
 struct Saved {
     const S *q, *k, *v, *g, *lse;
     const real* delta;
     real scale;
 };
 
-// p ← exp(scale q·k − lse), with what gates add, and dx ← p (do·v − δ) for rows of queries and columns of keys.
+// p ← exp(scale q·k − lse), with the gates' sums, and dx ← p (do·v − δ) for rows of queries and columns of keys.
 template <int R, bool GATED>
 __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Fade<R, GATED>& fade, const Sizes& d,
                        i64 head, i64 t0, i64 s0) {
@@ -269,7 +269,7 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
     const Room<R> room(m);
     Fade<R, GATED> fade(gates, d, at.head, before + t0, room);
     Tile<R> y;
-    // Of this thread's part of each row, Σ dx over the tiles before the block's.
+    // This thread's part, in each row, of Σ dx over the tiles before the block's.
     real past[ROWS];
     for (int i = 0; i < ROWS; i++) past[i] = 0;
     const i64 all = tiles(seen, C);
@@ -347,7 +347,7 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
     const typename Tile<R>::Own kept(m);
     const Room<R> room(m);
     Fade<R, GATED> fade(gates, d, at.head, s0, room);
-    // Of this thread's part of each column, Σ dx over the tiles behind the block's.
+    // This thread's part, in each column, of Σ dx over the tiles behind the block's.
     real columns[COLS];
     for (int j = 0; j < COLS; j++) columns[j] = 0;
     Tile<R> yk, yv;
@@ -399,11 +399,11 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
     }
 }
 
-// --- In bf16, without gates: a block has 128 rows, and what one product gives goes into the next in registers: forward
-// each warp has 16 whole rows; backward it has 32, of half of the columns, and two add up what they have in the end.
-// What belongs to the block's rows stays in shared memory, in slices of 64 columns; what a step needs beside it comes
-// there while the step before is computed, if there is room for both. Exponents are of 2. (Other types have nothing in
-// these kernels.) ---
+// --- In bf16, without gates: a block has 128 rows, and the result of one product goes into the next in registers.
+// Forward each warp has 16 whole rows; backward it has 32 rows of half of the columns, and two warps add up their
+// results at the end. The block's own rows stay in shared memory, in slices of 64 columns. The other rows of a step are
+// copied there while the step before is computed, if there is room for both. Exponents are of 2. (For other types these
+// kernels are empty.) ---
 
 struct Slices {
     enum { ROWS = 128, LD = 72 };
@@ -430,7 +430,7 @@ struct Slices {
     }
     // Where a thread's eight numbers of a step are, the first of two.
     static __device__ int pack() { return (int)threadIdx.x / 8 * LD + (int)threadIdx.x % 8 * 8; }
-    // Of 64 columns, 0 in place of what this thread asked for and is not common; whether there is any.
+    // Zero the rare numbers (`drop_rare`) among those of 64 columns that this thread asked for; whether there were any.
     static __device__ bool drop(bf16* x) {
         bool found = false;
 #pragma unroll
@@ -497,7 +497,7 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
     const Matrix<S> values = all.of(v, d.v, c0, seen);
     const Slices::Step one = memory.step(d.k, 64), other = two ? memory.step(d.k, 64) : one;
     Feed from_k(all.of(k, d.k, 0, seen), 0, d.k, one.first, other.first), from_v(values, 0, 64, one.second, other.second);
-    // Not 0: 0 times the score of what is masked, -INF, is NaN.
+    // Not 0: 0 times a masked score, -INF, is NaN.
     const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
     T y;
     real top[2] = {-INF, -INF}, sum[2] = {0, 0};

@@ -3,10 +3,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
+    cuda::{Arg, Launch, Module, Tiles},
     kernels::attention::Plan,
     sized,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/attention/flash.cu", &[include_str!("flash.cu")]);
@@ -73,7 +73,7 @@ impl Device {
     }
 
     /// The arguments of the gates: themselves, and the sums in their tiles.
-    fn gates<'a>(&self, cu: &'a Cuda, x: In) -> ([Arg; 3], Option<[Temp<'a>; 2]>) {
+    fn gates<'a>(&self, cu: &'a Cuda, x: In) -> ([Arg; 3], Option<[CudaTemp<'a>; 2]>) {
         if !self.gated {
             return ([Arg::Ptr(0); 3], None);
         }

@@ -27,8 +27,8 @@ const TILE: usize = 16;
 #[repr(align(64))]
 struct Room<T>([Lane<T>; TILE]);
 
-/// Of the keys of a tile the sums of the gates since each, in two parts: up to the end of the tile, and beyond it. What
-/// is beyond may be many gates, which are added up in doubles.
+/// For each key of a tile the sum of the gates since that key, in two parts: up to the end of the tile, and beyond it.
+/// The second part may have many gates, and is added up in doubles.
 #[derive(Clone)]
 struct Since<T> {
     own: [Lane<T>; TILE],
@@ -39,7 +39,7 @@ struct Since<T> {
 impl<T: Math> Since<T> {
     const NONE: Since<T> = Since { own: [[T::ZERO; L]; TILE], beyond: [0.0; L], rounded: [T::ZERO; L] };
 
-    /// Come to the next key, `at` of the tile or beyond it.
+    /// Pass the gate of the next key, which is number `at` of the tile or lies beyond it.
     #[inline(always)]
     fn pass(&mut self, here: Option<Avx512>, at: usize, gate: &Lane<T>) {
         let Since { own, beyond, rounded } = self;
@@ -57,21 +57,21 @@ impl<T: Math> Since<T> {
         }
     }
 
-    /// Of key s of the tile.
+    /// The sum since key s of the tile.
     #[inline(always)]
     fn of(&self, here: Option<Avx512>, s: usize) -> Lane<T> {
         plus(here, &self.own[s], &self.rounded)
     }
 }
 
-/// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32,
-/// and e^-20 as exact as any number.
+/// Scores up to this size are exact enough without subtracting the largest: e^20 times a million values of 10^23 is a
+/// finite f32, and e^-20 as exact as any number.
 const SMALL: f64 = 20.0;
 
-/// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen,
-/// and the largest otherwise, −0 if that is 0. Each lane for itself, and from no key that it does not see. None where
-/// all lanes have nothing. Gates make scores smaller, but not that of the last key. The score of one key alone is
-/// subtracted: its weight is then 1, and the gradient of its score 0, to the last bit.
+/// The number that each lane subtracts from its scores before their exponential: nothing where |q| |k_s| <= [`SMALL`]
+/// for all keys seen, else the largest score, −0 if that is 0. A lane looks only at keys that it sees. None if no lane
+/// subtracts anything. Gates make scores smaller, but not that of the last key. The score of a single key is always
+/// subtracted: its weight is then exactly 1, and the gradient of its score exactly 0.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -96,8 +96,8 @@ fn reference<T: Math, const N: usize>(
     Some(top)
 }
 
-/// −x. By a loop: what `from_fn` or `map` call is compiled without the instruction set of this function's callers
-/// unless it is inlined into them, and was not; the numbers went there and back in memory.
+/// −x, by a loop. Functions that `from_fn` or `map` call are compiled without the instruction set of this function's
+/// callers unless they are inlined, which they were not; the numbers then went through memory.
 #[inline(always)]
 fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
     for x in &mut x {
@@ -121,7 +121,7 @@ fn plus_dot<T: Real, const N: usize>(here: Option<Avx512>, mut x: Lane<T>, q: &R
     x
 }
 
-/// x + y, by [`fma`] for the reason that it has.
+/// x + y by [`fma`], for the reason given there.
 #[inline(always)]
 fn plus<T: Real>(here: Option<Avx512>, x: &Lane<T>, y: &Lane<T>) -> Lane<T> {
     fma(here, x, &[T::ONE; L], y)
@@ -175,12 +175,12 @@ fn largest<T: Math, const N: usize>(
     top
 }
 
-/// w_s = exp(begin + since_s + q·k_s + later) for the keys of a tile. What is subtracted from large scores comes later,
-/// in two numbers: q·k_s is then computed as the largest was, and is never more. Others begin with it, in one operation
-/// less.
+/// w_s = exp(begin + since_s + q·k_s + later) for the keys of a tile. What is subtracted from large scores is in
+/// `later`, as two numbers: q·k_s is then computed just as the largest score was, and is never more. Other lanes have
+/// it in `begin`, which saves one operation.
 ///
-/// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems
-/// that there each key waits for its own exponential and a processor looks ahead at few of them).
+/// The weights have a pass of their own, apart from the passes that use them. This is faster than one pass over the
+/// keys, probably because there each key waits for its own exponential and a processor looks ahead at few keys.
 #[inline(always)]
 fn weights<'a, T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -278,8 +278,8 @@ fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &
     }
 }
 
-/// Of a query: what do·v_s and q·k_s begin with, −δ and −ln Σ; or, in lanes from which the largest score was
-/// subtracted, 0 twice, and what is added later instead: −top and −ln Σ to q·k_s, −δ to do·v_s.
+/// The numbers with which a query's do·v_s and q·k_s begin: −δ and −ln Σ. In lanes from which the largest score was
+/// subtracted they begin with 0, and these are added later: −top and −ln Σ to q·k_s, −δ to do·v_s.
 type Start<T> = [Lane<T>; 5];
 
 /// What the backward pass reads of a block of heads: the rows of each query and key, and in `starts` the query's
@@ -288,7 +288,7 @@ struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],
     g: &'a [Row<T, N>],
     starts: &'a [Start<T>],
-    /// Whether there are such lanes.
+    /// Whether any lane subtracted the largest score.
     large: &'a [bool],
     k: &'a [Row<T, N>],
     v: &'a [Row<T, N>],
@@ -346,8 +346,7 @@ fn attend_back<T: Math, const N: usize, const GATED: bool>(
         }
         *dq = sum;
         if GATED {
-            // Σ_s dx_s so far: of the gates that the pairs (t, s) lie on either side of, those of the tile have it
-            // here.
+            // Σ_s dx_s so far, which the gates between s and t get: those of the tile here, the others at the end.
             let (mut so_far, beyond) = ([T::ZERO; L], all > s0 + TILE);
             for (s, (dx, column)) in p.iter().zip(&mut columns).enumerate() {
                 so_far = plus(here, dx, &so_far);

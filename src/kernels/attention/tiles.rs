@@ -1,7 +1,7 @@
 //! Attention in tiles of queries by matrix products, one head at a time.
 //!
-//! Scores are transposed, a row for each key: so sixteen queries lie side by side in a vector, and a maximum or a sum
-//! over keys needs no numbers of the same vector.
+//! Scores are transposed, with a row for each key. Sixteen queries then lie side by side in a vector, and no maximum or
+//! sum over keys combines numbers of one vector.
 
 use crate::{
     kernels::{
@@ -113,9 +113,9 @@ fn softmax_backward<T: Math, const GATED: bool>(
 struct Gates<'a, T: Math> {
     heads: Heads,
     all: &'a [T],
-    /// Those of the head.
+    /// The gates of the head.
     own: Temp<'a, T>,
-    /// Of each key before the tile, the sum of the gates after it and before the tile.
+    /// For each key before the tile, the sum of the gates after the key and before the tile.
     since: Temp<'a, f64>,
     /// How many keys are before the tile.
     before: usize,
@@ -132,8 +132,8 @@ impl<'a, T: Math> Gates<'a, T> {
         self.before = 0;
     }
 
-    /// Add to the scores x [·, w] of all keys that a tile of queries sees, the first of which is key `first`, or later
-    /// than that of the tile before.
+    /// Add to the scores x [·, w] of all keys that a tile of queries sees. The tile's first query is key `first`; tiles
+    /// come in order.
     fn add_to(&mut self, first: usize, w: usize, x: &mut [T]) {
         let mut sum = 0.0;
         for s in (self.before..first).rev() {
@@ -152,8 +152,8 @@ fn add_everywhere(by: f64, x: &mut [f64]) {
     x.iter_mut().for_each(|x| *x += by);
 }
 
-/// To the scores x [·, w] of keys add the sums of the gates after each, up to the query, which are those of the keys
-/// from `first` on: `since` has the sums up to there.
+/// Add to the scores x [·, w] of each key the sum of the gates after it, up to the query. The queries are the keys from
+/// `first` on, and `since` has the sums up to there.
 #[versions::versions]
 fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mut [T]) {
     let (before, own) = x.split_at_mut(first * w);
@@ -247,8 +247,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops
     }
 }
 
-/// y = P V, of which the last queries do not see each other's values but those before: where one of these is not finite
-/// only who sees it may get it.
+/// y = P V. The last queries do not see each other's later values: where such a value is not finite, only the queries
+/// that see it get it.
 fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my): (&mut [T], Mat)) {
     let (n, all) = (my.rows, mv.rows);
     if (all - n..all).all(|s| all_finite(&v[s * mv.rs..][..mv.cols])) {

@@ -1,5 +1,5 @@
-//! The convolution on the CPU, one sequence after another. Taps go four at a time: how many there are is then a
-//! constant, and what they meet stays at hand.
+//! The convolution on the CPU, one sequence after another. Taps go four at a time, so that their number is a constant
+//! and the inputs that they meet stay in registers.
 
 use crate::{
     autograd::{Grad, In, zeroed},
@@ -11,8 +11,8 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Up to so many channels a sequence is gone through for some channels after others, which keeps all that they need in
-/// registers; with more row by row, as it lies in memory.
+/// Up to this many channels, a few channels go through the whole sequence before the next ones, all in registers. With
+/// more channels the sequence is gone through row by row, as it lies in memory.
 const NARROW: usize = 32;
 
 impl Sizes {
@@ -72,8 +72,8 @@ macro_rules! by_channels {
     }};
 }
 
-/// What a sequence is convolved with: its inputs, those of the state before those of x; the taps [W, D], a row each;
-/// and a row to begin sums with, the bias or zeros.
+/// The data of a sequence: its inputs, those of the state before those of x; the taps [W, D], one row each; and the row
+/// with which sums begin, the bias or zeros.
 #[derive(Clone, Copy)]
 struct Inputs<'a, T> {
     s: Sizes,
@@ -165,8 +165,8 @@ fn sequence<T: Real>(x: Inputs<T>, y: &mut [T]) {
     }
 }
 
-/// Gradients of a sequence's inputs, to be written or, with `true`, added to, and to add to: those of the taps [W, D]
-/// and of the bias.
+/// The gradients of a sequence's inputs, to be written or, with `true`, added to; and those of the taps [W, D] and of
+/// the bias, which are always added to.
 struct Outputs<'a, T> {
     dx: (&'a mut [T], bool),
     dstate: (&'a mut [T], bool),
@@ -175,16 +175,16 @@ struct Outputs<'a, T> {
 }
 
 impl Sizes {
-    /// Which of the taps from j on the r-th input meets: all of M, but near the ends. What a tap does not meet may be
-    /// infinite, and is not to be multiplied with a zero in its place.
+    /// The taps from j on that meet the r-th input: all M of them, but fewer near the ends. An input that a tap does
+    /// not meet may be infinite, so it is not multiplied by zero instead.
     #[inline(always)]
     fn met<const M: usize>(self, r: usize, j: usize) -> Range<usize> {
         (r - j + 1).saturating_sub(self.t)..M.min(r - j + 1)
     }
 }
 
-/// N channels of the r-th input's gradient Σ_j w[j] g_{r−j}, and what it adds to those of the taps that it meets, x_r
-/// g_{r−j} for tap j.
+/// N channels of the r-th input's gradient Σ_j w[j] g_{r−j}, and the share x_r g_{r−j} of this input in the gradient of
+/// each tap j that meets it.
 #[inline(always)]
 fn lanes_back<T: Real, const M: usize, const N: usize>(
     i: usize,

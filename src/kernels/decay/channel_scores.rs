@@ -1,7 +1,7 @@
-//! The scores of rows that read, with keys that fade by a gate for each channel: no product of two matrices.
+//! The scores of reading rows with keys that fade by a gate for each channel: they are no product of two matrices.
 //!
-//! The steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4): what the second half, from
-//! step h on, reads of the first is
+//! The steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4). The scores of the second
+//! half, from step h on, with the first are
 //!
 //! ```text
 //! M_ts = Σ_c (q_t ⊙ x_t)_c (k_s ⊙ y_s)_c       x_t = α_h … α_t      y_s = α_{s+1} … α_{h−1}
@@ -14,7 +14,7 @@
 //! dq_t += x_t ⊙ (G (K ⊙ y))_t      dk_s += y_s ⊙ (Gᵀ (Q ⊙ x))_s
 //! ```
 //!
-//! and with what this adds to dq and dk the gradients of the gates that are in x and y follow as in [`super`].
+//! The gradients of the gates in x and y follow from these terms of dq and dk as in [`super`].
 
 use super::{Rows, Sums, mat, products, products_after, through, through_after};
 use crate::{
@@ -28,10 +28,10 @@ use crate::{
     tensor::{Cpu, Real, Temp},
 };
 
-/// As many steps are taken one by one.
+/// Up to so many steps are taken one by one.
 const FEW: usize = 8;
 
-/// Scratch memory for them.
+/// Scratch memory for the scores.
 pub struct ChannelScores<'a, T: Math> {
     k: usize,
     /// A key as each of a few steps meets it.
@@ -41,7 +41,7 @@ pub struct ChannelScores<'a, T: Math> {
     sums: Temp<'a, T>,
 }
 
-/// Of a quadrant: x and the reading rows ⊙ x, y and K ⊙ y, and a part of a gradient.
+/// The factors of a quadrant: x and the reading rows ⊙ x, y and K ⊙ y, and a part of a gradient.
 struct Far<'a, T: Math> {
     x: Temp<'a, T>,
     reads: Temp<'a, T>,
@@ -63,7 +63,7 @@ fn halves(lo: usize, hi: usize, f: &mut impl FnMut(usize, usize, usize)) {
 }
 
 impl<'a, T: Math> ChannelScores<'a, T> {
-    /// Of chunks of up to `c` steps, and so many kinds of rows that read.
+    /// Room for chunks of up to `c` steps and so many kinds of reading rows.
     pub fn new(cpu: &'a Cpu, c: usize, k: usize, reads: usize) -> ChannelScores<'a, T> {
         let [x, y, keys, part] = std::array::from_fn(|_| cpu.temp(c * k));
         let far = Far { x, reads: cpu.temp(reads * c * k), y, keys, part };
@@ -88,7 +88,7 @@ impl<'a, T: Math> ChannelScores<'a, T> {
         });
     }
 
-    /// Adds what the scores pass on of their cotangents, which are zero above the diagonal.
+    /// Add the gradients that come through the scores, from their cotangents, which are zero above the diagonal.
     pub fn backward<const KINDS: usize>(
         &mut self,
         x: Rows<T, KINDS>,
@@ -123,7 +123,7 @@ impl<'a, T: Math> ChannelScores<'a, T> {
 }
 
 impl<T: Math> Far<'_, T> {
-    /// All factors of some steps, of which so many are the first half.
+    /// Load all factors of some steps, of which the first `past` are the first half.
     fn load<const KINDS: usize>(&mut self, k: usize, x: Rows<T, KINDS>, alpha: &[T], past: usize) {
         let (first, second) = alpha.split_at(past * k);
         products(k, second, &mut self.x);
@@ -165,7 +165,7 @@ fn near<T: Math, const KINDS: usize>(
     }
 }
 
-/// What they add to gradients, of cotangents dm in such rows.
+/// The gradients of a few steps, from the cotangents dm of such scores.
 #[versions::versions]
 fn near_back<T: Math, const KINDS: usize>(
     k: usize,
@@ -187,8 +187,8 @@ fn near_back<T: Math, const KINDS: usize>(
     }
 }
 
-/// The same of the key of step s alone, for as many channels from c on: the cotangent of the key as step t meets it is
-/// that of the key itself in the end.
+/// The part of the key of step s alone, for as many channels from c on. The cotangent of the key as step t meets it
+/// becomes that of the key itself in the end.
 #[inline(always)]
 fn channels_back<T: Math, const KINDS: usize>(
     k: usize,

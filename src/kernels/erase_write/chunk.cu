@@ -17,9 +17,9 @@
 //
 // and dg has the four terms of decay.rs.
 //
-// With keys to erase by of their own, `fade` (fade.cuh) makes the scores M and A, and what comes from and to the state:
-// its results replace γ Q, r K and b γ K, all other factors are 1, and Γ has an element for each row of S. Backwards
-// `through_reads` has what comes through O, and `through_erasing` what comes through U.
+// With erase keys of their own, `fade` (fade.cuh) makes the scores M and A and the factors from and to the state: its
+// results replace γ Q, r K and b γ K, all other factors are 1, and Γ has an element for each row of S. Backwards
+// `through_reads` has the gradients through O, and `through_erasing` those through U.
 //
 // Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels
 // that go along a head it has 32 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
@@ -28,7 +28,7 @@
 
 using namespace memories;
 
-// In place of A, of which only what is below the diagonal counts, X = (I + A)⁻¹: blocks of 16 by substitution, a
+// Replaces A, of which only the entries below the diagonal count, by X = (I + A)⁻¹: blocks of 16 by substitution, a
 // thread to a column; then pairs of blocks, X₂₁ = −X₂₂ A₂₁ X₁₁, until one is left. `room` is C² / 4 numbers.
 template <int R>
 __device__ void invert(real* m, real* room) {
@@ -197,7 +197,8 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         s.write_to(states, d, t.id);
         const Padded<R, S> ws(w, d.k, t.id);
         const Padded<R, real> us(u, d.v, t.id);
-        // What the next chunk reads comes nearer meanwhile. (Kernels with a block for every chunk gain nothing by it.)
+        // The rows that the next chunk reads are fetched meanwhile. (Kernels with a block for every chunk gain nothing
+        // by it.)
         if (chunk + 1 < d.chunks) {
             const Steps next(d, head, chunk + 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
@@ -222,7 +223,7 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
     s.write_to(s_last, d, head);
 }
 
-// M if it was computed before, else what to compute it from.
+// M if it was computed before, else the rows from which it is computed.
 struct Known {
     const real* scores;
     Decay decay;
@@ -250,7 +251,7 @@ __device__ void outputs(const S* q, const S* k, const real* g, const real* p, co
     y.put(t.to(o, d.v, c0));
 }
 
-// dE = Mᵀ dO, what comes to E through the outputs.
+// dE = Mᵀ dO, the gradient of E through the outputs.
 template <int R>
 __device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,
                                 real scale, Dims d) {
@@ -270,8 +271,8 @@ __device__ void through_outputs(const S* q, const S* k, const real* g, const rea
     y.put(Padded<R, real>(de, d.v, t.id).to(c0));
 }
 
-// Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
-// dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
+// Along a head from its end, as forward_states: the gradient of E through the states, dE += r K dS, and dS ← Γ dS + (γ
+// Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
 __device__ void backward_states(const S* q, const S* k, const real* g, const real* all, const S* d_o, const S* ds_last,
                                 const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
@@ -366,8 +367,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     keep<R>(da, lower_product<R>(t, memory, width, Gs, written, [&](int r) {
         return [=](int s, real x) { return s < r ? -decay.between(r, s) * x : real(0); };
     }));
-    // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and
-    // from what it leaves in the one after it (end).
+    // For each step dβ, and two parts of the gradient of its gate's exponent: from its read of the state before the
+    // chunk (start) and from its share in the state after it (end).
     real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
     for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {

@@ -4,15 +4,15 @@ use super::Rule;
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
+    cuda::{Arg, Launch, Module, Tiles},
     ops::heads::Dims,
     sized,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/erase_write/chunk.cu", &[include_str!("chunk.cu")]);
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
@@ -31,12 +31,12 @@ struct Plan<'a> {
 /// For ops with their own erase keys: q, k and p with the gates applied; the scores M of q and A of p; and Γ, the
 /// products of all gates of a chunk, [B, H, chunks, K].
 struct Faded<'a> {
-    q: Temp<'a>,
-    k: Temp<'a>,
-    erase: Temp<'a>,
-    reads: Temp<'a>,
-    erases: Temp<'a>,
-    all: Temp<'a>,
+    q: CudaTemp<'a>,
+    k: CudaTemp<'a>,
+    erase: CudaTemp<'a>,
+    reads: CudaTemp<'a>,
+    erases: CudaTemp<'a>,
+    all: CudaTemp<'a>,
 }
 
 /// The inputs as the products take them.
@@ -62,11 +62,11 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    fn reads(&self) -> Option<&Temp<'a>> {
+    fn reads(&self) -> Option<&CudaTemp<'a>> {
         self.faded.map(|f| &f.reads)
     }
 
-    fn all(&self) -> Option<&Temp<'a>> {
+    fn all(&self) -> Option<&CudaTemp<'a>> {
         self.faded.map(|f| &f.all)
     }
 }
@@ -75,7 +75,7 @@ impl<'a> Plan<'a> {
     fn new<O: Rule>(op: &O, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
         let ((longest, scale), dtype) = (op.settings(), x[0].dtype());
         // A chunk is a tile. Keys of their own need more memory, which older devices may not have.
-        let side = if O::DELTA { 64 } else { Tiles::for_gates(cu, dtype).side() };
+        let side = if O::DELTA { 64 } else { Tiles::for_gates(cu.gpu(), dtype).side() };
         let chunk = longest.min(t).clamp(1, side);
         let (chunks, tiles) = (t.div_ceil(chunk), Tiles::of(chunk));
         let saved = longest <= side || chunks <= 1;
@@ -104,7 +104,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Elements of every step of the chunks, padded to tiles.
-    fn padded(&self, dtype: DType, width: usize) -> Temp<'a> {
+    fn padded(&self, dtype: DType, width: usize) -> CudaTemp<'a> {
         self.cu.temp(dtype, self.heads * self.chunks * self.tiles.side() * width)
     }
 
@@ -114,7 +114,12 @@ impl<'a> Plan<'a> {
     }
 
     /// X (if wanted), W, and U or, where the states are known, E.
-    fn prepare(&self, x: &Inputs, states: Option<&Tensor>, inverse: Option<&mut Temp>) -> (Temp<'a>, Temp<'a>) {
+    fn prepare(
+        &self,
+        x: &Inputs,
+        states: Option<&Tensor>,
+        inverse: Option<&mut CudaTemp>,
+    ) -> (CudaTemp<'a>, CudaTemp<'a>) {
         // W is stored in the operands' type, U in the sums' type.
         let (mut w, mut u) = (self.padded(self.dtype, self.k), self.padded(self.dtype.real(), self.v));
         let (side, a) = (self.tiles.side(), x.faded.map(|f| &f.erases));
@@ -124,7 +129,7 @@ impl<'a> Plan<'a> {
     }
 
     /// A block for every 32 columns of S of each head; and the memory that those need that are too long to share.
-    fn along(&self) -> (Launch, Option<Temp<'a>>) {
+    fn along(&self) -> (Launch, Option<CudaTemp<'a>>) {
         let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(32));
         let own = self.tiles.slices(self.dtype, 2) + 32 * c + 7 * c;
         let (state, size) = (32 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
@@ -136,14 +141,14 @@ impl<'a> Plan<'a> {
     }
 
     /// States before each chunk, the last state, and E in place of U.
-    fn states(&self, x: &Inputs, w: &Temp, u: &mut Temp, states: &mut Tensor, last: &mut Tensor) {
+    fn states(&self, x: &Inputs, w: &CudaTemp, u: &mut CudaTemp, states: &mut Tensor, last: &mut Tensor) {
         let (over, mut room) = self.along();
         let args = args![x.k, x.g, x.all(), x.s0, w, u, states, last, room.as_mut(), self.dims];
         self.launch(sized!("states", self.tiles), over, args);
     }
 
     /// Room for the states before the device's chunks.
-    fn room(&self) -> Temp<'a> {
+    fn room(&self) -> CudaTemp<'a> {
         self.cu.temp(self.dtype, self.heads * self.chunks * self.k * self.v)
     }
 }

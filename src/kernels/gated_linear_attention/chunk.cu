@@ -6,9 +6,9 @@
 //   one gate a head      whole first, and gates last
 //   one gate a channel   fade first, whose rows stand for q and k in all products; channels in place of keys
 //
-// The gradient of a gate is a sum of terms that have the gate in them: of what the chunk reads of the state before it,
-// leaves in the one after it, and reads of itself, and γ rowsum(S ⊙ dS) for what stays. None is a small difference of
-// large numbers.
+// The gradient of a gate is a sum of terms that contain the gate: from the chunk's reads of the state before it, from
+// its writes to the state after it, from its reads of its own steps, and γ rowsum(S ⊙ dS) from the state that it keeps.
+// No term is a small difference of large numbers.
 
 using namespace memories;
 
@@ -16,7 +16,7 @@ __device__ inline Wide with_ones(const S* v, const Dims& d) { return {v, nullptr
 
 // --- One gate a head. ---
 
-// What all steps of each chunk leave.
+// The product of all gates of each chunk.
 extern "C" __global__ void whole(const S* g, real* all, i64 chunks, Dims d) {
     for (i64 i = thread(); i < chunks; i += threads()) {
         const Steps t(d, i);
@@ -26,7 +26,7 @@ extern "C" __global__ void whole(const S* g, real* all, i64 chunks, Dims d) {
     }
 }
 
-// dg of a chunk; starts and ends are q·dq and k·dk of what comes through the states, in `parts` sums each.
+// dg of a chunk; `starts` and `ends` are the parts of q·dq and k·dk that come through the states, in `parts` sums each.
 template <int R>
 __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, const S* h, const S* dh,
                       const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc, Dims d) {
@@ -125,7 +125,8 @@ CHANNEL_KERNELS(channels_1, 1)
 CHANNEL_KERNELS(channels_2, 2)
 CHANNEL_KERNELS(channels_4, 4)
 
-// From what each chunk adds: the state before it, or the gradient of the one after it, as products take it.
+// From the additions of each chunk to the state before it, or to the gradient of the state after it, as products take
+// it.
 extern "C" __global__ void scan_forward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
                                         S* s_end, S* z_end, i64 heads, Dims d) {
     scan<false>(s, z, added, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);

@@ -9,8 +9,8 @@
 //!                           dS ← dS + Qᵀ dO
 //! ```
 //!
-//! Gates fade Q and K on the way from and to the state, and what M is made of ([`Decay`]); with γ what all of them
-//! leave:
+//! Gates fade Q and K on the way from and to the state, and the scores M ([`Decay`]). With γ the product of all gates
+//! of the chunk:
 //!
 //! ```text
 //! M = faded scores          O = (start ⊙ Q) S + M V        S ← γ S + (end ⊙ K)ᵀ V
@@ -18,8 +18,8 @@
 //! dg = … + γ rowsum(S ⊙ dS)                                dS ← γ dS + (start ⊙ Q)ᵀ dO
 //! ```
 //!
-//! With the normaliser dO is do / den, and to products with it comes what the column of ones adds, δ = −(do·o) / den:
-//! dM = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
+//! With the normaliser dO is do / den, and the column of ones adds a term with δ = −(do·o) / den to the products with
+//! dO: dM = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
 
 use crate::{
     kernels::{
@@ -44,7 +44,7 @@ fn add_to_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
     }
 }
 
-/// The rows of one chunk, and what both passes compute from them.
+/// The rows of one chunk, and the matrices that both passes compute from them.
 pub struct Chunk<'a, T: Math> {
     k: usize,
     v: usize,
@@ -98,7 +98,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         self.decay.scores(Rows { n, reads: [&self.queries], keys: &self.keys }, [&mut self.scores]);
     }
 
-    /// Compute what is read and written from n queries, keys, values and gates.
+    /// Multiply n queries and keys by their gates, and compute the scores.
     pub fn fade(&mut self, n: usize) {
         self.fade_writes(n);
         self.fade_reads(n);
@@ -119,7 +119,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         lower_gemm(cpu, n, self.v, &self.scores, &self.values, o, true);
     }
 
-    /// Adds what the column of ones would be in O after the state z.
+    /// Adds the column of ones' share of O after the state z.
     pub fn add_weights(&self, n: usize, z: &[T], den: &mut [T]) {
         add_dots(self.k, &self.reading()[..n * self.k], z, den);
         add_dots(n, &self.scores[..n * n], &self.ones[..n], den);

@@ -4,15 +4,15 @@ use super::Memory;
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
+    cuda::{Arg, Launch, Module, Tiles},
     ops::heads::Dims,
     sized,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/gated_linear_attention/chunk.cu", &[include_str!("chunk.cu")]);
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
@@ -29,13 +29,13 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of each chunk come to.
+/// The factors that the gates of each chunk leave.
 #[derive(Default)]
 struct Fading<'a> {
-    /// What all of them leave: [B, H, chunks, 1 or K].
-    all: Option<Temp<'a>>,
+    /// The product of all gates of a chunk: [B, H, chunks, 1 or K].
+    all: Option<CudaTemp<'a>>,
     /// With a gate for each channel: queries and keys as they come from the state and go to it, and the scores.
-    channels: Option<[Temp<'a>; 3]>,
+    channels: Option<[CudaTemp<'a>; 3]>,
 }
 
 /// The inputs as the products take them.
@@ -45,8 +45,8 @@ struct Inputs<'a> {
     v: &'a Tensor,
     /// One gate a head.
     g: Option<&'a Tensor>,
-    all: Option<&'a Temp<'a>>,
-    scores: Option<&'a Temp<'a>>,
+    all: Option<&'a CudaTemp<'a>>,
+    scores: Option<&'a CudaTemp<'a>>,
     s: &'a Tensor,
     z: Option<&'a Tensor>,
 }
@@ -68,19 +68,19 @@ impl<'a> Plan<'a> {
         let (longest, scale, eps) = op.settings();
         let (dtype, w) = (x[0].dtype(), v + usize::from(eps.is_some()));
         // A chunk is a tile, so that longer ones gain nothing.
-        let side = if O::GATED { Tiles::for_gates(cu, dtype).side() } else { 64 };
+        let side = if O::GATED { Tiles::for_gates(cu.gpu(), dtype).side() } else { 64 };
         let chunk = longest.min(t).clamp(1, side);
         let (chunks, tiles, heads) = (t.div_ceil(chunk), Tiles::of(chunk), b * h);
         let dims = [t, h, k, v, w, chunk, chunks];
         Plan { cu, dtype, heads, rows: heads * t, k, v, w, chunks, tiles, scale, dims }
     }
 
-    fn temp(&self, len: usize) -> Temp<'a> {
+    fn temp(&self, len: usize) -> CudaTemp<'a> {
         self.cu.temp(self.dtype.real(), len)
     }
 
     /// A state for each chunk of each head.
-    fn states(&self, dtype: DType) -> Temp<'a> {
+    fn states(&self, dtype: DType) -> CudaTemp<'a> {
         self.cu.temp(dtype, self.heads * self.chunks * self.k * self.w)
     }
 
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
         self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more)
     }
 
-    /// The same with scores and, with one gate a head, what fades of them.
+    /// The same with room for the scores and, with one gate a head, for the gates' sums.
     fn scored(&self, tiles: usize, gates: Option<&Tensor>, more: usize) -> Launch {
         self.over(tiles, 1 + usize::from(gates.is_some()), more)
     }
@@ -104,7 +104,7 @@ impl<'a> Plan<'a> {
         self.cu.launch(&MODULE, kernel, self.dtype, over, args);
     }
 
-    /// What the gates come to, if there are any.
+    /// The factors of the gates, if there are any.
     fn fading<O: Memory>(&self, x: In) -> Fading<'a> {
         let (chunks, side) = (self.heads * self.chunks, self.tiles.side());
         if !O::GATED {
@@ -122,8 +122,8 @@ impl<'a> Plan<'a> {
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
-    /// What the chunks add to the state, and the state before each.
-    fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> Temp<'a> {
+    /// The chunks' additions to the state, and the state before each chunk.
+    fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> CudaTemp<'a> {
         let (mut added, mut states) = (self.states(self.dtype.real()), self.states(self.dtype));
         let args = args![x.k, x.v, x.g, &mut added, self.dims];
         self.launch(sized!("values_states", self.tiles), self.outer(), args);
@@ -203,7 +203,7 @@ pub fn backward<O: Memory>(
         let args = args![q, k, v, d_o, g, &states, &after, dq, q_acc, dk, k_acc, dg, g_acc, scale, p.dims];
         return p.launch(sized!("keys_channels", p.tiles), p.over(parts, 4, side), args);
     }
-    // Of each step, what q·dq and k·dk have through the states.
+    // For each step, the shares of q·dq and k·dk that come through the states.
     let sums = || gates.map(|_| p.temp(parts * p.rows));
     let [mut starts, mut ends] = [sums(), sums()];
     let products: &[Arg] = args![x.q, x.k, x.v, d_o, by, last, &states, &after, x.g];

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A gate's gradient needs Ŝ_{t-1}. So the states of a few steps are computed again from the one saved before them, and
-//! kept. Without a gate nothing needs them, and the whole sequence is one piece.
+//! kept. Without a gate they are not needed, and the whole sequence is one piece.
 
 use crate::{
     kernels::{
@@ -20,8 +20,8 @@ use crate::{
     tensor::{Cpu, Real},
 };
 
-/// Steps whose states are kept at a time, and of which one is saved, with a gate: as many as stay in the second-level
-/// cache.
+/// The number of steps whose states are kept at a time, and of which one state is saved, with a gate. So many states
+/// stay in the second-level cache.
 pub const STEPS: usize = 16;
 
 /// Gates of a step: none, one, or one for each channel.

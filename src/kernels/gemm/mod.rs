@@ -1,8 +1,8 @@
 //! One matrix product on slices: y = α a b, or y += α a b.
 //!
 //! In single precision on a processor with AVX-512 or AVX2 it is our own, in `product.rs`: the products of small models
-//! are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double precision
-//! and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain loops.
+//! are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. In double precision, for large
+//! matrices and on other processors it is the `gemm` crate's, except that products of a few numbers are plain loops.
 //! `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
 //!
 //! Sums go over k in blocks that depend on the sizes and strides alone, so that the same product has the same bits
@@ -41,7 +41,7 @@ use crate::tensor::{
 /// The most steps of k that our own kernels sum at once.
 const KC: usize = 256;
 
-/// What becomes of a product.
+/// How a product gets into y.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a, T> {
     /// It is written to y.
@@ -53,7 +53,7 @@ pub enum Epilogue<'a, T> {
 }
 
 impl<'a, T: Real> Epilogue<'a, T> {
-    /// That it is added if `acc`, else written.
+    /// Adding if `acc`, else writing.
     pub fn of(acc: bool) -> Epilogue<'a, T> {
         if acc { Epilogue::Add } else { Epilogue::Set }
     }
@@ -147,8 +147,8 @@ fn singly<T: Real>(
     }
 }
 
-/// The product by the kernels for a set of instructions: how many steps of k they sum at once; none, and nothing done,
-/// where the process may not use it, or the `gemm` crate is faster.
+/// The product by the kernels for a set of instructions: gives the number of steps of k that they sum at once, or none,
+/// with nothing done, where the process may not use the instructions or the `gemm` crate is faster.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub fn at_level(

@@ -3,10 +3,10 @@
 use super::{Epilogue, KC, Mat};
 use std::{mem::MaybeUninit, ptr::null};
 
-/// How many elements of b are packed together: they stay in the second-level cache.
+/// The number of elements of b that are packed together: they stay in the second-level cache.
 pub const PACKED: usize = 1 << 15;
 
-/// Fewer are packed in less memory: the stack is touched page by page.
+/// Up to so many elements are packed in less memory, because the stack is touched page by page.
 pub const FEW: usize = 1 << 10;
 
 /// Room on the stack for N numbers, or pairs of bf16 ones, in panels. Aligned: a vector that crosses a line is read
@@ -22,10 +22,10 @@ impl<const N: usize> Room<N> {
     }
 }
 
-/// From how many rows of a on a b is packed that need not be.
+/// From this many rows of a on, b is packed even if it need not be.
 const TALL: usize = 1024;
 
-/// As many elements of a and b fit in that cache as they are.
+/// So many elements of a and b fit in that cache unpacked.
 const WHOLE: usize = 1 << 17;
 
 /// Rows of y that go over all columns of b before the next ones: their part of a stays in the first-level cache.
@@ -131,14 +131,15 @@ impl Product {
         self.b.cs == 1 && (self.m < TALL || self.k * self.n < PACKED / 2)
     }
 
-    /// Whether y has so few columns that its rows would leave most of a vector empty; a is in rows, y without gaps.
+    /// Whether y has so few columns that its rows would leave most of a vector empty, a lies in rows, and y has no
+    /// gaps.
     pub fn few_columns(&self) -> bool {
         let Product { m, n, a, out, .. } = *self;
         n <= MOST && m >= FEWEST && a.cs == 1 && out.cs == 1 && out.rs == n
     }
 
-    /// The same, and as many steps of k as AVX2 transposes rows for, which sums them at once where the columns are four
-    /// or fewer, and so does AVX-512.
+    /// Whether this is a product with few columns and as many steps of k as AVX2 transposes rows for. AVX2 sums these
+    /// steps at once if there are at most four columns, and so does AVX-512.
     pub fn tall_skinny(&self) -> bool {
         self.few_columns() && (4..=LONGEST).contains(&self.k)
     }

@@ -40,7 +40,7 @@ impl Job for Pack {
     }
 }
 
-/// Rows that go to all panels before the next ones do, which are fetched into the cache meanwhile.
+/// Rows that go to all panels before the next rows, which are fetched into the cache meanwhile.
 const ROWS: usize = 8;
 
 /// All panels from rows of b, some rows at a time: b is read as it lies, and each panel written by whole lines.

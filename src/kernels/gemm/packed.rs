@@ -24,10 +24,10 @@ pub struct Packed<'a, T: Real> {
     way: Way<'a, T>,
 }
 
-/// How such a product is computed.
+/// How a product with the packed matrix is computed.
 enum Way<'a, T: Real> {
-    /// From panels, as the kernels for AVX2 read them: [`gemm`] would make them anew for each product. From eight rows
-    /// on both have the same bits.
+    /// From panels, as the kernels for AVX2 read them: [`gemm`] would pack them again for each product. From eight rows
+    /// on both give the same bits.
     #[cfg(target_arch = "x86_64")]
     Panels(Temp<'a, T>),
     /// By loops over the rows of a small b, copied without gaps: [`gemm`] would spend its time on preparations.
@@ -147,7 +147,7 @@ fn by_rows<T: Real>(k: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
     }
 }
 
-/// Such a product, of no a and to no y yet.
+/// The sizes of such a product, without its a and y.
 #[cfg(target_arch = "x86_64")]
 fn like(m: usize, b: (&[f32], Mat)) -> Product {
     let (k, n) = (b.1.rows, b.1.cols);

@@ -1,5 +1,5 @@
-//! The product in single precision with vectors: which operand is walked how, in blocks that stay in caches. Sums go
-//! over k in the same order with all of them.
+//! The product in single precision with vectors: the choice of kernel, and blocks that stay in caches. All kernels sum
+//! over k in the same order.
 
 use super::{
     operand::{FEW, MC, Out, PACKED, Product, Room, View},
@@ -10,7 +10,7 @@ use super::{
 use crate::kernels::vector::{Avx2, Avx512, Vector};
 use std::mem::MaybeUninit;
 
-/// What a product does differently with vectors of an instruction set.
+/// The choices of a product that depend on the instruction set.
 pub trait Kernels: Tiles {
     /// Whether b is taken as it lies.
     fn in_place(p: &Product) -> bool;

@@ -1,7 +1,7 @@
 //! The innermost loops: a tile of y, R rows of C vectors of columns, stays in registers while k runs. Each step loads C
 //! vectors of a row of b and multiplies them by R elements of a, so that an element loaded is used R or C times. R C ≥
-//! 4 hides the latency of a multiplication; 24 is what 32 registers hold. Of sixteen twelve sums, two vectors of b and
-//! an element of a take all but one: with three vectors of b the compiler keeps one of twelve sums in memory.
+//! 4 hides the latency of a multiplication, and 32 registers hold 24 sums. Sixteen registers hold twelve sums, two
+//! vectors of b and an element of a; with three vectors of b the compiler keeps one of the twelve sums in memory.
 
 use super::operand::{Out, View};
 use crate::kernels::vector::{Avx2, Avx512, Vector};
@@ -17,9 +17,9 @@ const LONG: usize = 16;
 /// The most vectors in a row of a panel.
 pub const WIDEST: usize = 4;
 
-/// How many vectors of columns a panel takes where n > 0 are left: with 32 registers four, but none alone if that can
-/// be helped; with sixteen two, or three where the number left is odd, and the last one alone only where there is but
-/// one.
+/// How many vectors of columns a panel takes where n > 0 are left. With 32 registers it takes four, and avoids leaving
+/// a single vector for the last panel. With sixteen it takes two, or three where the number left is odd; a panel has
+/// one vector only if that is all there is.
 fn panel<V: Vector>(n: usize) -> usize {
     match n.div_ceil(V::W) {
         5 if V::REGISTERS == 32 => 3,
@@ -44,17 +44,17 @@ pub fn panels<V: Vector>(n: usize) -> impl Iterator<Item = (usize, usize, usize)
     })
 }
 
-/// The block for i = 0, 1, … below n ≤ 12, written out: an index that is no constant, and be it after the loop over k,
-/// would have all sums written to memory at every step of it: 13.9 ms for 6.3 ms a step of the LRU
-/// (`parity --preset published --models lru --profile`). A constant asks whether there is an i-th, so that the compiler
-/// leaves out the others early: they were half of all that it optimised in this crate.
+/// The block for i = 0, 1, … below n ≤ 12, written out. With an index that is no constant, even after the loop over k,
+/// all sums would be written to memory at every step of that loop: 13.9 ms instead of 6.3 ms for a step of the LRU
+/// (`parity --preset published --models lru --profile`). The condition on i is a constant, so that the compiler leaves
+/// out the other blocks early: they were half of all that it optimised in this crate.
 macro_rules! each {
     ($i:ident < $n:expr, $block:block) => { each!($i < $n, $block, 0 1 2 3 4 5 6 7 8 9 10 11) };
     ($i:ident < $n:expr, $block:block, $($k:literal)*) => { $(if const { $k < $n } { let $i = $k; $block })* };
 }
 
-/// How the elements of a lie. With sixteen registers the compiler is told: an address is then a register and a
-/// constant, which is what makes the loop over k as fast as the multiplications.
+/// How the elements of a lie. The compiler is told so that an address is a register and a constant. With sixteen
+/// registers this makes the loop over k as fast as its multiplications.
 const ROWS: u8 = 0;
 const COLUMNS: u8 = 1;
 const ANYHOW: u8 = 2;
@@ -153,7 +153,8 @@ unsafe fn tile<V: Vector, const R: usize, const C: usize, const A: u8, const M: 
     }
 }
 
-/// [`tile`] compiled for an instruction set: not a job, whose arguments would all go through memory.
+/// [`tile`] compiled for an instruction set. It is not a [`Job`](crate::kernels::vector::Job), because the arguments of
+/// a job go through memory.
 pub trait Tiles: Vector {
     /// # Safety
     /// As of [`tile`].

@@ -1,8 +1,8 @@
 //! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are
 //! four vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number
-//! alone. [`super::sse`] has the same functions for four rows at a time and no code in common: vectors of sixteen are
-//! put together and taken apart by quarters (`vinsertf32x4`, `vextractf32x4`, `vshuff32x4`), which vectors of four have
-//! not.
+//! alone. [`super::sse`] has the same functions for four rows at a time and shares no code: here vectors are put
+//! together and taken apart by quarters (`vinsertf32x4`, `vextractf32x4`, `vshuff32x4`), for which vectors of four have
+//! no instructions.
 
 use crate::kernels::{
     lanes::{L, Table},
@@ -10,8 +10,8 @@ use crate::kernels::{
 };
 use std::arch::{asm, x86_64::*};
 
-/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of
-/// the whole of them moves of single numbers, by tens.
+/// The same vector, hidden from the compiler. It turns shuffles between loads and stores that it sees into moves of
+/// single numbers, by tens.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn opaque(mut v: __m512) -> __m512 {

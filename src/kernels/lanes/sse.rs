@@ -1,5 +1,5 @@
-//! Rows to lanes and back in single precision with the vectors of four numbers that every x86-64 processor has: what
-//! [`super::avx512`] does with sixteen, and sums that are of four numbers on any.
+//! Rows to lanes and back in single precision with the vectors of four numbers that every x86-64 processor has, as
+//! [`super::avx512`] does with sixteen; and sums that use vectors of four on any processor.
 
 use crate::kernels::lanes::{L, Table};
 use std::arch::x86_64::*;

@@ -1,4 +1,4 @@
-//! Cells of an LSTM or quasi-LSTM at one step on the CPU: what is left when the pre-activations are known.
+//! Cells of an LSTM or quasi-LSTM at one step on the CPU, once the pre-activations are known.
 //!
 //! ```text
 //! i, f, o = σ(ĩ, f̃, õ);  g = tanh g̃;  c_t = f c_{t-1} + i g;  u = tanh c_t;  h_t = o u

@@ -1,12 +1,12 @@
-//! The LSTM on a device, and what the sLSTM's kernels there have in common with it.
+//! The LSTM on a device, and the parts that it shares with the sLSTM there.
 
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Cuda, Launch, Module, Temp, View},
+    cuda::{Arg, Launch, Module, View},
     kernels::{heads::Schedule, lstm::Size, matmul::Mat},
     ops::lstm::LstmSequence,
-    tensor::{DType, Device, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Device, Tensor},
 };
 
 /// The recurrences of this file and of `slstm.rs`.
@@ -33,9 +33,9 @@ macro_rules! kernels {
 
 pub(in crate::kernels) use kernels;
 
-/// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k`
-/// units do not fit into a multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4
-/// backwards.
+/// One launch over all steps, whose blocks need not wait for each other, and the number of its kernel; none if the
+/// weights of a head of `k` units do not fit into a multiprocessor. `vectors` is how many rows of h or dz a block
+/// keeps: 1 forwards, 4 backwards.
 pub(in crate::kernels) fn persistent(
     cu: &Cuda,
     dtype: DType,
@@ -69,7 +69,7 @@ pub(in crate::kernels) fn together<'a>(
     dtype: DType,
     [b, heads, k]: [usize; 3],
     back: bool,
-) -> Option<impl Iterator<Item = (Launch, Temp<'a>, usize)>> {
+) -> Option<impl Iterator<Item = (Launch, CudaTemp<'a>, usize)>> {
     // Of grid.cu: how deep a slice is, what it takes of so many rows or columns of a tile, and slices of a piece.
     let (deep, slice, piece) = match dtype {
         DType::BF16 => (64, (|n| 36 * n) as fn(usize) -> usize, 16),
@@ -100,7 +100,7 @@ pub(in crate::kernels) fn dz_target<'a, 'c>(
     cu: &'c Cuda,
     x: &Tensor,
     dx: &'a mut Grad,
-    own: &'a mut Option<Temp<'c>>,
+    own: &'a mut Option<CudaTemp<'c>>,
 ) -> (&'a mut Tensor, Option<&'a mut Tensor>) {
     match dx.slot::<Tensor>() {
         Some((d, false)) => (d, None),
@@ -109,7 +109,7 @@ pub(in crate::kernels) fn dz_target<'a, 'c>(
 }
 
 /// h of the step before every one, [B T, D].
-pub(in crate::kernels) fn before<'a>(cu: &'a Cuda, h0: &Tensor, h: &Tensor) -> Temp<'a> {
+pub(in crate::kernels) fn before<'a>(cu: &'a Cuda, h0: &Tensor, h: &Tensor) -> CudaTemp<'a> {
     let ((_, t, d), size) = (h.shape().split(1), h.len());
     let mut y = cu.temp(h.dtype(), size);
     cu.launch(&MODULE, "before", h.dtype(), cu.elements(size), args![h0, h, &mut y, size, t, d]);

@@ -2,9 +2,9 @@
 //! once for their products, whose sums stay in registers, and one function is computed for all of them before the next:
 //! while one sequence waits for its result, the others compute.
 //!
-//! What is saved for the backward pass lies as it is computed, a group after another, of each step the numbers of all R
-//! sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for which a cache has few
-//! places.
+//! The saved values lie in the order in which they are computed: group after group, and of each step the numbers of all
+//! R sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, and a cache has few
+//! places for such addresses.
 
 use crate::{
     kernels::{
@@ -28,7 +28,7 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
     (0..s.b).step_by(GROUP).map(move |first| first..(first + GROUP).min(s.b))
 }
 
-/// Where what is saved of step t is, for the group of `r` sequences from `first` on.
+/// The place of the saved values of step t, for the group of `r` sequences from `first` on.
 fn saved(s: Size, first: usize, r: usize, t: usize) -> Range<usize> {
     let (at, q) = (first * s.t + t * r, SAVED * s.d);
     at * q..(at + r) * q
@@ -103,8 +103,8 @@ fn rows<T: Math, const W: usize>(
     }
 }
 
-/// W of all cells of a group at one step, the first half: the pre-activations, the first four of saved [6, R D], to
-/// what is saved, and c [R D] of the step before to that of the step.
+/// The first half for W of all cells of a group at one step: from the pre-activations, which are the first four rows of
+/// saved [6, R D], to the saved values, and from c [R D] of the step before to that of the step.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &mut [T]) {
     let z = [at(saved, 0, q, i), at(saved, 1, q, i), at(saved, 2, q, i)];
@@ -116,7 +116,7 @@ fn write_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: 
     put(c, 0, q, i, next, false);
 }
 
-/// The second half: c and the sum of o to the rest, and h [R D].
+/// The second half: from c and the sum of o to the other saved values, and h [R D].
 #[inline(always)]
 fn read_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &[T], h: &mut [T]) {
     let ([to_o, through_u], y) = read::<T, W>(at(saved, 3, q, i), at(c, 0, q, i));
@@ -125,7 +125,7 @@ fn read_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &
     put(h, 0, q, i, y, false);
 }
 
-/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D]: what is saved, and h; h and c [R, D] move on.
+/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D]: the saved values, and h; h and c [R, D] move on.
 #[versions::versions]
 fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 2], to: [&mut [T]; 2], states: [&mut [T]; 2]) {
     let (d, r) = (s.d, b.len());
@@ -170,8 +170,8 @@ fn group_of<T: Math>(
     }
 }
 
-/// x [B, T, 4D] and W_hh [4D, D] to what is saved, and h [B, T, D]; h and c [B, D] come in as before the first step and
-/// leave as after the last.
+/// x [B, T, 4D] and W_hh [4D, D] to the saved values, and h [B, T, D]; h and c [B, D] come in as before the first step
+/// and leave as after the last.
 pub(super) fn forward<T: Math>(
     cpu: &Cpu,
     s: Size,
@@ -246,8 +246,8 @@ fn group_back_of<T: Math>(s: Size, first: usize, r: usize, [w, save, dy]: [&[T];
     }
 }
 
-/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and dc
-/// [B, D] come in as those of the last h and c and leave as those of the first.
+/// From W_hh [4D, D], the saved values, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and
+/// dc [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);

@@ -24,7 +24,7 @@ fn pre_activation<T: Math, const W: usize>(gate: usize, d: usize, i: usize, [x, 
     x
 }
 
-/// W cells of a step, the first half: to what is saved [6, D], and c [D] of the step before to that of the step.
+/// The first half of a step of W cells: the saved values [6, D], and from c [D] of the step before to that of the step.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], saved: &mut [T], c: &mut [T]) {
     let z = [pre_activation(0, d, i, from), pre_activation(1, d, i, from), pre_activation(2, d, i, from)];
@@ -36,7 +36,7 @@ fn write_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], sav
     put(c, 0, d, i, next, false);
 }
 
-/// The second half: to the rest, and h [D].
+/// The second half: the other saved values, and h [D].
 #[inline(always)]
 fn read_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], c: &[T], saved: &mut [T], h: &mut [T]) {
     let ([to_o, through_u], y) = read::<T, W>(pre_activation(3, d, i, from), at(c, 0, d, i));
@@ -45,8 +45,8 @@ fn read_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], c: &
     put(h, 0, d, i, y, false);
 }
 
-/// Step t of all sequences: x [B, T, 4D] and z [B, 4D] to rows of what is saved and of h [B, T, ..]; h and c [B, D]
-/// move on.
+/// Step t of all sequences: from x [B, T, 4D] and z [B, 4D] to rows of the saved values and of h [B, T, ..]; h and c
+/// [B, D] move on.
 #[versions::versions]
 fn step<T: Math>(s: Size, t: usize, [x, z]: [&[T]; 2], [saved, h]: [&mut [T]; 2], [h_state, c_state]: [&mut [T]; 2]) {
     let d = s.d;
@@ -65,8 +65,8 @@ fn step<T: Math>(s: Size, t: usize, [x, z]: [&[T]; 2], [saved, h]: [&mut [T]; 2]
     }
 }
 
-/// x [B, T, 4D] and W_hh [4D, D] to what is saved [B, T, 6, D], and h [B, T, D]; h and c [B, D] come in as before the
-/// first step and leave as after the last.
+/// From x [B, T, 4D] and W_hh [4D, D] to the saved values [B, T, 6, D], and h [B, T, D]; h and c [B, D] come in as
+/// before the first step and leave as after the last.
 pub(super) fn forward<T: Math>(
     cpu: &Cpu,
     s: Size,
@@ -131,8 +131,8 @@ fn step_back<T: Math>(
     }
 }
 
-/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and dc
-/// [B, D] come in as those of the last h and c and leave as those of the first.
+/// From W_hh [4D, D], the saved values, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and
+/// dc [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, saved, dy]: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
     let w = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));

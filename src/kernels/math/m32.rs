@@ -2,20 +2,20 @@
 
 shared!(f32);
 
-/// (eʳ − 1, 2ⁿ) with x = n ln 2 + r and |r| ≤ ½ ln 2: eˣ = 2ⁿ + 2ⁿ (eʳ − 1). Near −88 2ⁿ becomes 0. From 88 on n stays
-/// if BOUNDED, and r grows, to infinity in the end; else what comes of it means nothing. NaN stays NaN.
+/// (eʳ − 1, 2ⁿ) with x = n ln 2 + r and |r| ≤ ½ ln 2: eˣ = 2ⁿ + 2ⁿ (eʳ − 1). Near −88 2ⁿ becomes 0. From 88 on, if
+/// BOUNDED, n stays the same and r grows, in the end to infinity; if not, the results mean nothing. NaN stays NaN.
 #[inline(always)]
 fn exp_parts<const BOUNDED: bool>(x: f32) -> (f32, f32) {
     let c = if x < -88.0 { -88.0 } else { x };
     // Adding 1.5 * 2^23 rounds to an integer; with 127 more its low bits are the exponent of 2^n.
     let t = c.mul_add(std::f32::consts::LOG2_E, 12582912.0 + 127.0);
-    // Compared as integers, which is the same for what is positive: units for floating point have enough to do.
+    // Positive floats compare as their bits do, and the units for floating point are busy enough.
     let most = (12582912.0_f32 + 254.0).to_bits().cast_signed();
     let t = if BOUNDED { f32::from_bits(t.to_bits().cast_signed().min(most).cast_unsigned()) } else { t };
     let n = t - (12582912.0 + 127.0);
-    // In single precision ln 2 is 2e-9 off, as it happens: no second part of it is needed.
+    // In single precision ln 2 happens to be only 2e-9 off: it needs no second part.
     let r = n.mul_add(-std::f32::consts::LN_2, c);
-    // Degree 6 and minimax, relative to e^r - 1: 2e-8 off; in two halves, which do not wait for one another.
+    // Degree 6 and minimax, relative to e^r - 1: 2e-8 off. The two halves do not wait for each other.
     let z = r * r;
     let high = z.mul_add(1.38825101e-3, r.mul_add(8.36658034e-3, 4.16672018e-2));
     let p = high.mul_add(z, r.mul_add(1.66665432e-1, 4.99999981e-1));
@@ -43,8 +43,8 @@ pub fn exp2(x: f32) -> f32 {
     let p = p.mul_add(r, 2.40222421e-1);
     let p = p.mul_add(r, 6.93146978e-1);
     let p = p.mul_add(r, 1.0);
-    // Times 2^n by its exponent alone. Between -126 and -127, where p is 1, that falls to nothing, as a line does. Of
-    // the NaN of arithmetic those bits are zero; to see to every other would be one step more.
+    // Times 2^n by adding to the exponent. Between -126 and -127, where p is 1, the result falls to 0 along a line. The
+    // NaN of arithmetic has zeros in those bits; to care for every other NaN would cost one more step.
     f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23))
 }
 #[inline(always)]
@@ -87,7 +87,7 @@ fn log_polynomial(x: f32) -> f32 {
     let p = p.mul_add(x, -2.4999993993e-1);
     p.mul_add(x, 3.3333331174e-1)
 }
-/// ln(1 + u) for u in [0, 1]: 2 artanh s with s = u / (2 + u), an odd polynomial of which is 5e-9 off.
+/// ln(1 + u) for u in [0, 1]: 2 artanh s with s = u / (2 + u), by an odd polynomial that is 5e-9 off.
 #[inline(always)]
 pub fn log1p01(u: f32) -> f32 {
     let s = u / (2.0 + u);
@@ -150,7 +150,7 @@ pub fn normal_pdf(x: f32) -> f32 {
 }
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
-    // x = 2^e m with m between √½ and √2, by the bits; what is below the least normal number is scaled first.
+    // x = 2^e m with m between √½ and √2, from the bits; numbers below the least normal one are scaled first.
     let small = x < f32::MIN_POSITIVE;
     let bits = select(small, x * 8388608.0, x).to_bits() as i32;
     let e = bits.wrapping_sub(0x3f35_04f3) >> 23;

@@ -1,14 +1,14 @@
 // The mLSTM in chunks of C steps, every chunk of every head at once: the kernels of memories.cuh, where tiling, bytes
-// and operations stand, with the names of mlstm.rs and mlstm/chunk.rs, and what its gates need besides.
+// and operations stand, with the names of mlstm.rs and mlstm/chunk.rs, and the kernels of its gates.
 //
 //   forward    gates, states of (k', v̂), scan, outputs
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
 //
-// Of gates there are five numbers a step, in float even for bf16: c = ln(f_t … f_first) since the chunk's first step,
-// ln i, the stabiliser m, the slope and the past's share in the maximum. A thread goes along a chunk twice: first for
-// what the chunk as a whole makes of the number that comes into it, and, when one thread has been along the chunks,
-// from that number. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0 but for rounding. c is a
-// double, so that the difference has all the digits of a real.
+// The gates are five numbers a step, in float even for bf16: c = ln(f_t … f_first) since the chunk's first step, ln i,
+// the stabiliser m, the slope and the past's share in the maximum. A thread goes along a chunk twice. First it finds
+// the map of the whole chunk; when one thread has gone along the chunks with these maps, it starts again from the true
+// number. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0 but for rounding. c is a double, so that
+// the difference has all the digits of a real.
 
 using namespace memories;
 
@@ -77,9 +77,9 @@ extern "C" __global__ void gates(const real* in, const real* f, const S* m0, con
         along(chunk, in, f, d, head, [&](i64 s, real i, real f) {
             const i64 at = d.row(head, s);
             const real past = now - softplus(-f);
-            // The last step has what the next chunk starts with, which other roundings have made.
+            // The last step takes the number with which the next chunk starts, as its own has other roundings.
             now = s + 1 == chunk.end ? ends[own] : larger(past, i);
-            // As long as nothing was written, m is -INF: weights are 0 then.
+            // Until something is written m is -INF, and the weights are 0.
             const real from = now == -INF ? real(0.0) : now;
             // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
             const real fade = past - from;
@@ -108,7 +108,7 @@ struct Divisor {
     }
 };
 
-// 1 / N, what stands for dh in the column of ones, and what a step adds to the derivatives by m for fixed C and for
+// 1 / N, the cotangent of the column of ones, and each step's own part of the derivatives by m for fixed C and for
 // fixed C e^m, [B, T, H] each. A warp has a row.
 extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
                                         real* fixed, real* scaled, i64 rows, i64 v, real eps) {
@@ -133,8 +133,8 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 }
 
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
-// the gradients of the gates, m0 and w0. A block has a head. What a chunk makes of the derivatives by m is linear: a
-// factor, the product of the past's shares, for both, and something of its own for each.
+// the gradients of the gates, m0 and w0. A block has a head. A chunk is a linear map of the derivatives by m: the
+// factor, the product of the past's shares, is the same for both, and each has a summand of its own.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
                                           i64 parts, const double* c, const real* slopes, const real* shares,
                                           const real* fixed, const real* scaled, real* di, int acc_i, real* df,
@@ -143,7 +143,7 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
     const i64 head = blockIdx.x, size = heads * d.t;
     const int own = threadIdx.x;
     dots += head * (d.chunks + 1);
-    // What gets nothing gets no NaN of it either.
+    // A gate whose share is 0 gets 0, even where the gradient is NaN.
     const auto part = [](real share, real x) { return share > 0.0 ? share * x : real(0.0); };
     real by_m = dm ? ld(dm + head) : real(0.0), gamma = by_m - dots[d.chunks];
     for (i64 j0 = (d.chunks - 1) / AT_ONCE * AT_ONCE; j0 >= 0; j0 -= AT_ONCE) {
@@ -271,7 +271,8 @@ extern "C" __global__ void scan_forward(const S* c0, const S* n0, const real* ad
                                         S* c_last, S* n_last, i64 heads, Dims d) {
     scan<false>(c0, n0, added, Gates{c, nullptr}, states, c_last, 0, n_last, 0, nullptr, heads, d);
 }
-// In place of what each chunk adds, the gradient of the state after it; that of the one before the first to `first`.
+// Replaces the additions of each chunk by the gradient of the state after it; the gradient of the first state goes to
+// `first`.
 extern "C" __global__ void scan_backward(const S* dc, const S* dn, real* grads, const double* c, S* dc0, int acc_c,
                                          S* dn0, int acc_n, real* first, i64 heads, Dims d) {
     scan<true>(dc, dn, grads, Gates{c, nullptr}, grads, dc0, acc_c, dn0, acc_n, first, heads, d);

@@ -1,7 +1,7 @@
 //! The mLSTM in chunks of C steps, one head at a time: gated linear attention of the keys i k' and the values [v, 1],
 //! with f for a gate ([`Chunk`], where the products are). All gates are at most 1, so that nothing overflows.
 //!
-//! Here is what is the mLSTM's own: the division by N, and the gradients of its gates,
+//! The mLSTM's own parts are the division by N, and the gradients of its gates,
 //!
 //! ```text
 //! ∂/∂ln i_t = i_t k'_t·d(i k')_t      dk'_t = i_t d(i k')_t      ∂/∂ln f_t = dg_t
@@ -81,7 +81,7 @@ struct Own<'a, T: Real> {
     by: [Temp<'a, T>; 3],
     di: Temp<'a, T>,
     df: Temp<'a, T>,
-    /// What each step adds to the derivatives by m.
+    /// Each step's own part of the derivatives by m.
     by_m: ByM<Temp<'a, T>>,
 }
 
@@ -92,7 +92,7 @@ impl<'a, T: Math> Own<'a, T> {
         Own { h: cpu.temp(p.chunk * p.dims.v), den: one(), by: [one(), one(), one()], di: all(), df: all(), by_m }
     }
 
-    /// dO and δ of a chunk, and what each step adds to Γ and γ. `den` becomes the derivative of N.
+    /// dO and δ of a chunk, and each step's own part of Γ and γ. `den` becomes the derivative of N.
     fn cotangents(&mut self, w: &mut Work<T>, p: &Plan<T>, y: &Saved<T>, m: &[T], at @ Place { t0, n, .. }: Place) {
         let (values, scalars, v) = (p.dims.values(), p.dims.scalars(), p.dims.v);
         let (own, scaled) = (&mut self.by_m.fixed[t0..t0 + n], &mut self.by_m.scaled[t0..t0 + n]);

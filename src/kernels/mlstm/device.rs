@@ -3,10 +3,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
+    cuda::{Arg, Launch, Module, Tiles},
     ops::{heads::Dims, mlstm::Mlstm},
     sized,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/mlstm/chunk.cu", &[include_str!("chunk.cu")]);
@@ -14,7 +14,7 @@ static MODULE: Module = Module::new("kernels/mlstm/chunk.cu", &[include_str!("ch
 /// The longest chunk: a tile.
 const LONGEST: usize = 64;
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
@@ -32,14 +32,14 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and the past's share in
+/// The values of the gates at every step: ln f … since the chunk's first step, ln i, m, slope and the past's share in
 /// the maximum, [B, T, H] each.
 struct Gates<'a> {
-    c: Temp<'a>,
-    i: Temp<'a>,
-    m: Temp<'a>,
-    slope: Temp<'a>,
-    share: Temp<'a>,
+    c: CudaTemp<'a>,
+    i: CudaTemp<'a>,
+    m: CudaTemp<'a>,
+    slope: CudaTemp<'a>,
+    share: CudaTemp<'a>,
 }
 
 impl<'a> Plan<'a> {
@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn temp(&self, len: usize) -> Temp<'a> {
+    fn temp(&self, len: usize) -> CudaTemp<'a> {
         self.cu.temp(self.dtype.real(), len)
     }
 
@@ -103,7 +103,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Room for the states before the device's chunks, where those saved are others.
-    fn others(&self) -> Option<Temp<'a>> {
+    fn others(&self) -> Option<CudaTemp<'a>> {
         (!self.saved).then(|| self.cu.temp(self.dtype, self.heads * self.chunks * self.state()))
     }
 }

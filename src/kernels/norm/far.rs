@@ -1,19 +1,19 @@
-//! The norms of rows that the plain loops cannot do: whose squares overflow or underflow, or whose mean is so large
-//! beside their spread that its rounding counts. These are found by their 1 / √(… + ε), which the plain loops leave,
-//! and done once more, one by one: in double precision, scaled by a power of two, and with the mean of what is left
-//! subtracted too.
+//! The norms of rows that the plain loops compute wrongly: rows whose squares overflow or underflow, or whose mean is
+//! so large beside their spread that its rounding counts. They are recognised by the 1 / √(… + ε) that the plain loops
+//! give, and computed again one by one: in double precision, scaled by a power of two, and with the mean subtracted
+//! twice.
 
 use crate::{kernels::lane_sums, tensor::Real};
 use std::ops::Range;
 
-/// The least and the largest r of a row that is done by the plain loops: its squares, and their sum over any row, are
-/// then far from the ends of the type.
+/// The least and the largest r of a row that the plain loops compute: its squares, and their sum, are then far from the
+/// ends of the type.
 fn bounds<T: Real>() -> [T; 2] {
     let [least, most] = if size_of::<T>() == 4 { [-60, 40] } else { [-480, 400] };
     [least, most].map(|e| T::of(2f64.powi(e)))
 }
 
-/// The largest mean of such a row, in units of √(var + ε): so many times a rounding is what y is off by.
+/// The largest mean of such a row, in units of √(var + ε). The error of y is so many roundings.
 const MEAN: f64 = 16.0;
 
 #[inline(always)]
@@ -31,7 +31,7 @@ fn all_near<T: Real>(mean: &[T], r: &[T]) -> bool {
     mean.iter().zip(r).fold(true, |all, (&mean, &r)| all & near(bounds, mean, r))
 }
 
-/// Stretches of rows, and whether they are far: all of them but for single ones, as a rule.
+/// Stretches of rows, and whether they are far. As a rule only single rows are.
 pub fn stretches<T: Real>(mean: &[T], r: &[T]) -> Vec<(Range<usize>, bool)> {
     if all_near(mean, r) {
         return vec![(0..r.len(), false)];
@@ -62,7 +62,8 @@ impl Row {
         Row { x: vec![0.0; n], mean: 0.0, scale: 1.0, square: 0.0 }
     }
 
-    /// Whether x is finite, and it or `floor`, which may count beside it, is not 0; if so, this becomes that row.
+    /// Make this row x. False, and nothing to do, if x is not finite, or if x and `floor`, which may count beside it,
+    /// are 0.
     fn load<T: Real>(&mut self, centre: bool, floor: f64, x: &[T]) -> bool {
         let largest = x.iter().fold(floor, |most, x| most.max(x.to_f64().abs()));
         if !x.iter().all(|x| x.is_finite()) || largest == 0.0 {
@@ -81,7 +82,7 @@ impl Row {
         true
     }
 
-    /// [`Row::load`], and then x̂, with its r before scaling.
+    /// [`Row::load`], then normalise: the row becomes x̂. Gives its r before scaling.
     fn normalise<T: Real>(&mut self, centre: bool, eps: f64, x: &[T]) -> Option<f64> {
         if !self.load(centre, eps.sqrt(), x) {
             return None;
@@ -92,7 +93,7 @@ impl Row {
     }
 }
 
-/// What [`super::forward`] has left wrong.
+/// Compute again the rows that [`super::forward`] computes wrongly.
 pub fn forward<T: Real>(centre: bool, eps: f64, x: &[T], (w, b): (&[T], Option<&[T]>), [y, mean, r]: [&mut [T]; 3]) {
     let (n, mut row) = (w.len(), Row::new(w.len()));
     for i in stretches(mean, r).into_iter().filter(|s| s.1).flat_map(|s| s.0) {
@@ -131,7 +132,7 @@ pub fn backward_w<T: Real>(centre: bool, eps: f64, x: &[T], g: &[T], dw: &mut [T
     }
 }
 
-/// What [`super::l2::l2_forward`] has left wrong. Rows that are shorter than eps it has right.
+/// Compute again the rows that [`super::l2::l2_forward`] computes wrongly. Rows shorter than eps are right already.
 pub fn l2_forward<T: Real>(n: usize, smooth: bool, eps: f64, x: &[T], y: &mut [T], r: &mut [T]) {
     let mut row = Row::new(n);
     for i in stretches(&[], r).into_iter().filter(|s| s.1).flat_map(|s| s.0) {

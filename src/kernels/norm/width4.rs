@@ -1,6 +1,6 @@
-//! The norms of rows of four entries, sixteen rows side by side: row by row a vector holds four numbers, and every row
-//! waits for a square root. Values and dx are those of [`super`] to the bit; dw is added up in another order. Each
-//! function says how many rows it has done: those beyond the last sixteen are left.
+//! The norms of rows of four entries, sixteen rows side by side. Row by row, a vector would hold four numbers, and
+//! every row would wait for a square root. Values and dx are those of [`super`] to the bit; dw is added up in another
+//! order. Each function gives the number of rows that it has done: rows beyond the last sixteen are left.
 //!
 //! Without them a training step at the published sizes takes 1.2 to 1.65 times as long, that of GPT at T256 1.07 times.
 
@@ -90,7 +90,7 @@ pub fn backward_x<T: Real>(
     r.len() * L
 }
 
-/// Each of four numbers four times, as the entries of their rows lie.
+/// Each of four numbers four times, in the order of their rows' entries.
 #[inline(always)]
 fn spread<T: Real>(x: &[T; 4]) -> Lane<T> {
     let mut y = [T::ZERO; L];

@@ -3,9 +3,9 @@
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Cuda, Launch, Module, Temp},
+    cuda::{Launch, Module},
     ops::scan::LinearScan,
-    tensor::{DType, Device, Shape, Tensor},
+    tensor::{Cuda, CudaTemp, DType, Device, Shape, Tensor},
 };
 
 /// How a device cuts sequences: into pieces of `steps` steps, a thread each for every channel.
@@ -47,12 +47,20 @@ impl Pieces {
     }
 
     /// A number for every channel of every piece, or none where phases 1 and 2 have nothing to do.
-    pub fn scratch<'a>(&self, cu: &'a Cuda, dtype: DType) -> Option<Temp<'a>> {
+    pub fn scratch<'a>(&self, cu: &'a Cuda, dtype: DType) -> Option<CudaTemp<'a>> {
         (self.pieces > 1).then(|| cu.temp(dtype.real(), self.n * self.pieces * self.d))
     }
 
     /// Phase 2: `ends` from zero become true starts, from `first` (zeros if there is none) on.
-    pub fn carry(&self, cu: &Cuda, first: Option<&Tensor>, prod: &Temp, ends: &mut Temp, back: bool, dtype: DType) {
+    pub fn carry(
+        &self,
+        cu: &Cuda,
+        first: Option<&Tensor>,
+        prod: &CudaTemp,
+        ends: &mut CudaTemp,
+        back: bool,
+        dtype: DType,
+    ) {
         let args = args![first, prod, ends, self.n, self.pieces, self.d, back];
         cu.launch(&MODULE, "scan_carry", dtype, self.across(), args);
     }

@@ -3,14 +3,14 @@
 use crate::{
     args,
     autograd::{Grad, In, Value, zeroed},
-    cuda::{Arg, Cuda, Launch, Module},
+    cuda::{Arg, Launch, Module},
     kernels::{
         linear,
         scan::Pieces,
         selective::{L, Size},
     },
     ops::selective::SelectiveScan,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/selective.cu", &[include_str!("../selective.cu")]);
@@ -44,7 +44,7 @@ impl Plan {
         Launch::blocks(self.z.b * self.pieces.pieces * self.tiles, self.threads(n0))
     }
 
-    /// What every kernel takes last, behind `args`.
+    /// The arguments that every kernel takes last, behind `args`.
     fn args(&self, args: &[Arg], n0: usize) -> Vec<Arg> {
         let (z, p) = (&self.z, &self.pieces);
         let padded = z.e.next_multiple_of(L);

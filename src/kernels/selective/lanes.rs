@@ -1,7 +1,7 @@
 //! The selective scan on the CPU: sixteen channels side by side, one in each lane, four of their states in registers.
 //!
-//! Where a sequence has eight channels at most, the lanes are those of several sequences. Everything is written for one
-//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones whose b is 0.
+//! If a sequence has eight channels at most, the lanes hold several sequences. Everything is written for one lane, in a
+//! loop over the lanes. The number of states is rounded up to a multiple of four by states whose b is 0.
 
 use crate::{
     autograd::{Grad, In, Value, zeroed},
@@ -33,14 +33,14 @@ fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
     y
 }
 
-/// What is known of the transitions: Δ a ≤ 0 and s = 1, as in Mamba; Δ a ≤ 0; nothing.
+/// The properties of the transitions: Δ a ≤ 0 and s = 1, as in Mamba; Δ a ≤ 0; or none.
 const FADING: u8 = 0;
 
 const STRETCHED: u8 = 1;
 
 const ANY: u8 = 2;
 
-/// Which of these, by the signs of Δ and a.
+/// The properties that the signs of Δ and a give.
 #[versions::versions]
 fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     let mut grows = false;
@@ -70,13 +70,13 @@ fn in_powers_of_two<T: Real>(kind: u8, a: &mut [T]) {
     if kind != ANY {
         for a in a {
             let rate = *a * T::of(std::f64::consts::LOG2_E);
-            // Not finite is NaN only: here with the bits that `exp2` knows.
+            // A rate that is not finite becomes NaN, with the bits that `exp2` handles.
             *a = if rate.is_finite() { rate } else { T::of(f64::NAN) };
         }
     }
 }
 
-/// Rates that are numbers: −∞ times a step of no length is none.
+/// Rates without −∞, because −∞ times a step of length 0 is NaN.
 fn bounded<T: Math>(a: &mut [T]) {
     a.iter_mut().filter(|a| **a < -T::FASTEST).for_each(|a| *a = -T::FASTEST);
 }
@@ -159,7 +159,7 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
     }
 }
 
-/// What [`again`] has computed, and the cotangents of y.
+/// The results of [`again`], and the cotangents of y.
 #[derive(Clone, Copy)]
 struct Seen<'a, T> {
     a: &'a States<T>,
@@ -168,10 +168,10 @@ struct Seen<'a, T> {
     dy: &'a [Lane<T>],
 }
 
-/// The backward pass: `grad` comes in as the gradient G from behind these steps and leaves as that of the first, `da`
-/// is added to. Σ g b and Σ q a of every step are written by the first states and added to by the others; the lanes'
-/// shares of db and dc, of every step and state, are added to if `add`, else written. What is written comes as
-/// arguments, not in a struct: the compiler knows of arguments only that they do not overlap.
+/// The backward pass. `grad` comes in as the gradient G from behind these steps and leaves as that of the first, and
+/// `da` is added to. The first states write Σ g b and Σ q a of every step, and the others add to them. The lanes'
+/// shares of db and dc, of every step and state, are added to if `add`, else written. The outputs are arguments and not
+/// a struct, since the compiler knows only of arguments that they do not overlap.
 #[versions::versions]
 fn back<T: Math, const Q: usize, const KIND: u8>(
     add: bool,
@@ -243,14 +243,14 @@ fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     }
 }
 
-/// Scratch memory for the steps of a chunk, as lanes. Of what is read from tensors, those without a channel stay zero,
-/// and those without a sequence, which only the last sequences leave, are set to it. States are set to zero for each:
-/// what is not finite in one sequence would stay in such lanes and get into the next.
+/// Scratch memory for the steps of a chunk, as lanes. In memory for tensors the lanes without a channel stay zero. The
+/// lanes without a sequence, which only the last sequences leave, are set to zero. States are set to zero for each
+/// sequence: a NaN or infinity of one sequence would stay in such lanes and get into the next.
 macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
 
-/// Calls $f::<T, Q, KIND> for the sequences side by side and what is known of the transitions.
+/// Calls $f::<T, Q, KIND> for the number Q of sequences side by side and the properties of the transitions.
 macro_rules! instance {
     ($z:ident, $kind:ident, $f:ident $args:tt) => {
         match $z.shares() {

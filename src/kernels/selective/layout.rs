@@ -10,10 +10,10 @@ use crate::{
     with_width,
 };
 
-/// States that stay in registers.
+/// The number of states that stay in registers.
 pub const GROUP: usize = 4;
 
-/// GROUP states, or what belongs to them, of sixteen channels.
+/// GROUP states, or numbers that belong to them, of sixteen channels.
 pub type States<T> = [Lane<T>; GROUP];
 
 /// b or c [steps, padded] of each lane's sequence.

@@ -1,5 +1,4 @@
-//! One step of the sLSTM, forwards and backwards, for all heads of all sequences: what is left when the products with R
-//! are done.
+//! One step of the sLSTM, forwards and backwards, for all heads of all sequences, after the products with R.
 
 use crate::kernels::{
     math::Math,
@@ -7,7 +6,7 @@ use crate::kernels::{
     slstm::Size,
 };
 
-/// What is saved of a step: the smaller of i and f, z, o as [`keep`] has it, c, n, ±σ(−f̃) and 1 − z².
+/// The saved values of a step: the smaller of i and f, z, o as [`keep`] gives it, c, n, ±σ(−f̃) and 1 − z².
 pub const SAVED: usize = 7;
 
 /// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's
@@ -40,7 +39,7 @@ fn keep<T: Math>(x: T) -> (T, T) {
     if x > T::ZERO { (large, -small) } else { (small, small) }
 }
 
-/// σ and 1 − σ from what was saved.
+/// σ and 1 − σ from the saved number.
 #[inline(always)]
 fn kept<T: Math>(saved: T) -> (T, T) {
     let (small, large) = (saved.abs(), T::ONE - saved.abs());
@@ -117,8 +116,8 @@ pub fn cell<T: Math>(s: Size, t: usize, x: &[T], z: &[T], states: &mut [&mut [T]
     }
 }
 
-/// What a step of one head of one sequence backwards reads: what was saved of it, c and n of the step before, and from
-/// above, if anything comes.
+/// The data that a step of one head of one sequence reads backwards: its saved values, c and n of the step before, and
+/// the cotangent of h, if there is one.
 struct Seen<'a, T> {
     saved: &'a [T],
     before: [&'a [T]; 2],

@@ -3,14 +3,14 @@
 use crate::{
     args,
     autograd::{Grad, In, Value, zeroed},
-    cuda::{Arg, Cuda, View},
+    cuda::{Arg, View},
     kernels::{
         lstm::{MODULE, before, cells, dz_target, kernels, persistent, together},
         matmul::Mat,
         slstm::Size,
     },
     ops::slstm::SlstmSequence,
-    tensor::Tensor,
+    tensor::{Cuda, Tensor},
 };
 
 impl SlstmSequence {

@@ -14,7 +14,7 @@ pub(super) trait Function {
     fn db<T: Real>(g: T, a: T, b: T) -> T;
 }
 
-/// The element of a tensor of shape `x` that stands at element `i` of the shape `y` that it is broadcast to.
+/// The index, in a tensor of shape `x`, of the element that is broadcast to element `i` of shape `y`.
 fn source(x: Shape, y: Shape, mut i: usize) -> usize {
     let (mut at, mut stride) = (0, 1);
     for axis in 0..x.rank() {

@@ -1,6 +1,6 @@
 //! The same numbers in another type: y = x, rounded to the nearest. The gradient is dy, rounded likewise.
 //!
-//! In a model of bf16 this is where a value that is computed in f32 meets the others.
+//! In a model in bf16 it stands where a value that is computed in f32 meets the others.
 
 use super::terms::Terms;
 use crate::{

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::f64::consts::{PI, TAU};
 
-/// The bound on a rate of decay: 0 times it is 0, and any other step that counts forgets everything.
+/// The bound on a rate of decay: 0 times it is 0, and any longer step forgets everything.
 pub fn fastest(dtype: DType) -> f64 {
     if dtype == DType::F64 { 1e300 } else { 1e37 }
 }
@@ -126,7 +126,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// x y, and 0 where x is −∞ and y has come to 0 faster.
+/// x y, and 0 where y is 0, even if x is −∞.
 fn vanishing(x: f64, y: f64) -> f64 {
     if y == 0.0 { y } else { x * y }
 }

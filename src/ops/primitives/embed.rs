@@ -16,8 +16,8 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// That `t` holds integers in 0..n. Indices computed on the device are not checked while a graph is recorded; a bad one
-/// gives NaN.
+/// Check that `t` holds integers in 0..n. Indices computed on the device are not checked while a graph is recorded; a
+/// bad index gives NaN.
 fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     if t.dtype() != DType::I32 {
         return Err(format!("ids of shape {} are {}, expected i32", t.shape(), t.dtype()));
@@ -30,7 +30,7 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     Err(format!("id {} is outside 0..{n}", wrong.unwrap_or(&0)))
 }
 
-/// The largest index, where a negative one counts as larger than any other.
+/// The largest index, where negative indices count as larger than all others.
 fn largest(ids: &[i32]) -> u32 {
     ids.iter().fold(0, |top, &id| top.max(id.cast_unsigned()))
 }

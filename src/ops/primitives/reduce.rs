@@ -18,8 +18,8 @@ pub struct SumAxis {
     pub mean: bool,
 }
 
-/// y = max x over an axis; −∞ over an empty one. Two that are equal get half of the gradient each; so do a third and
-/// what is the maximum of the first two, and so on.
+/// y = max x over an axis; −∞ over an empty one. Two equal maxima get half of the gradient each. A third equal one gets
+/// half, and the first two share the other half, and so on.
 pub struct MaxAxis {
     /// Which axis.
     pub axis: usize,
@@ -98,7 +98,8 @@ impl Op for MaxAxis {
 }
 
 impl Primitive for MaxAxis {
-    /// Any of the largest. A sum of their shares would be rounded, and a little less than each of three.
+    /// Any of the largest entries. A weighted sum of equal entries would be rounded: of three it is a little less than
+    /// each.
     fn value(&self, x: In, y: &mut Tensor) {
         let shape = y.shape();
         with_real!(y.dtype(), T => {

@@ -7,8 +7,8 @@ use crate::{
     with_real,
 };
 
-/// X = (I + stril(L))⁻¹ R over the last two axes of L [.., C, C] and R [.., C, N]; only what lies below the diagonal of
-/// L is read. A row of X depends on that row of L and on the rows of R up to it, whatever the others hold.
+/// X = (I + stril(L))⁻¹ R over the last two axes of L [.., C, C] and R [.., C, N]. Only the entries of L below the
+/// diagonal are read. Row i of X depends on row i of L and on the rows of R up to i, even if later rows are NaN.
 ///
 /// ```text
 /// dR = (I + L)⁻ᵀ dX        dL = −stril(dR Xᵀ)
@@ -38,9 +38,9 @@ impl Op for UnitLowerSolve {
     }
 }
 
-/// Calls `f(i, j, at)` for every column of R of every system and every entry of L below the diagonal, the rows of L in
-/// order, or with `back` from the last one up: i and j are places in R, in the rows that the entry belongs to, and `at`
-/// is its place in L.
+/// Calls `f(i, j, at)` for every column of R of every system and every entry of L below the diagonal. The rows of L
+/// come in order, or with `back` from the last one up. i and j are indices in R, in the entry's row and column, and
+/// `at` is the index of the entry in L.
 fn entries(r: Shape, back: bool, mut f: impl FnMut(usize, usize, usize)) {
     let (n, cols) = (r.at(-2), r.at(-1));
     let systems: usize = r.dims()[..r.rank() - 2].iter().product();
