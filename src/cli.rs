@@ -127,6 +127,9 @@ struct Training {
     /// The largest global norm of the gradient; larger ones are scaled down. 0: none.
     #[arg(long, value_name = "X", value_parser = number)]
     clip: Option<f64>,
+    /// Gaussian noise on the gradient behind clipping, of variance X / (1 + t)^0.55 after t updates. 0: none [default: 0]
+    #[arg(long, value_name = "X", value_parser = number)]
+    grad_noise: Option<f64>,
     /// Evaluate every so many steps, for metrics.jsonl. 0: only at the end.
     #[arg(long, value_name = "N", value_parser = whole)]
     eval_every: Option<i64>,

@@ -195,6 +195,7 @@ fn numbers_that_cannot_be_are_refused() {
         refuses(&format!("--{flag} -1"), &["-1", "expected a finite number"]);
     }
     refuses("--lr 0", &["lr 0", "above 0"]);
+    refuses("--grad-noise -1", &["grad_noise -1", "a finite number: eta"]);
     refuses("--label-smoothing 1", &["label_smoothing 1", "below 1"]);
     refuses("--eval-lens 32,0", &["eval_lens 0", "at least 1"]);
     refuses("--eval-lens 32,64,32", &["32", "twice"]);

@@ -188,7 +188,7 @@ fn an_index_that_is_not_there_is_told_where_steps_are_replayed_too() {
     let mut step = |id: i32| {
         let mut batch = Batch::new(1, 3usize);
         batch.tokens.host_mut::<i32>().copy_from_slice(&[0, id, 1]);
-        on.give(tape.cx(), &batch, &[0.0; 8]);
+        on.give(tape.cx(), &batch, &[0.0; 11]);
         on.run(true, &mut tape, |on, tape| {
             on.upload();
             let table = tape.full([6, 4], DType::F32, 1.0);

@@ -1,6 +1,12 @@
-//! A task that grows: stages come when they should, and a run that is interrupted goes on to the same bits.
+//! A task that grows: stages come when they should, and a run that is interrupted goes on to the same bits. On a device
+//! too, where what is counted of languages is also the CPU's.
 #![allow(clippy::unwrap_used)]
 
+mod close;
+#[path = "device/mod.rs"]
+mod device;
+
+use close::close;
 use std::time::Duration;
 use tapezoo::train::{
     Step, Trainer,
@@ -64,4 +70,26 @@ fn a_run_that_is_interrupted_goes_on_to_the_same_bits() {
     }
     assert_eq!(whole.evaluate().unwrap(), torn.evaluate().unwrap());
     assert!(whole.evaluate().unwrap().1.contains_key("largest"));
+}
+
+#[test]
+fn on_a_device_the_same_is_counted() {
+    let Some(device) = device::device() else { return };
+    let base = config("question = \"match\"\nasked = 2\ngrow_from = 2\ngrow_every = 1\ngrow_at = 0.3");
+    let stages = |device| {
+        let mut trainer = Trainer::new(&TrainConfig { device, ..base.clone() }, 1).unwrap();
+        steps(&mut trainer, 5).iter().map(|step| step.stage).collect::<Vec<_>>()
+    };
+    assert_eq!(stages(device), stages("cpu".parse().unwrap()));
+    // Few of the 18 letters are possible, so that most of what an untrained model says is wrong.
+    let text = "models = [\"gpt\"]\ndevice = \"cpu\"\neval_lens = [12, \"5-30\"]\ntrain_len = 12\nbatch = 2\n\
+        eval_batches = 2\neval_batch = 4\ntask = { name = \"icll\" }\n[model]\nwidth = 8\nheads = 2\nhead_dim = 4";
+    let cfg = text.parse::<TrainConfig>().unwrap().for_model("gpt").unwrap();
+    let [here, there] = [cfg.device, device]
+        .map(|device| Trainer::new(&TrainConfig { device, ..cfg.clone() }, 0).unwrap().evaluate().unwrap());
+    assert_eq!(here.0, there.0);
+    for ((len, here), (_, there)) in here.1["tvd"].iter().zip(&there.1["tvd"]) {
+        assert!((0.5..1.0).contains(here), "{here} at {len}");
+        close(*there, *here, 1e-6, len);
+    }
 }

@@ -85,7 +85,7 @@ fn keys(table: &Table) -> Vec<Vec<String>> {
     ];
     keys.extend(model.map(|key| vec!["model".into(), key.into()]));
     keys.extend(
-        ["form", "device", "dtype", "micro_batches", "curriculum", "products", "max_len", "kernels"]
+        ["form", "device", "dtype", "micro_batches", "curriculum", "products", "max_len", "kernels", "grad_noise"]
             .map(|key| vec![key.into()]),
     );
     keys

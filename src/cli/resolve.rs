@@ -147,7 +147,7 @@ impl TrainArgs {
 
         top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
         top.set("optimizer", training.optimizer.map(|x| x.to_string())).set("weight_decay", training.weight_decay);
-        top.set("label_smoothing", training.label_smoothing);
+        top.set("label_smoothing", training.label_smoothing).set("grad_noise", training.grad_noise);
         top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
         top.set("clip", training.clip).set("eval_every", training.eval_every);
         top.set("checkpoint_every", training.checkpoint_every);

@@ -53,13 +53,14 @@ const NOT_HERE: [(&str, &str); 15] = [
 ];
 
 /// Keys without effect where nothing is trained.
-const OF_TRAINING: [&str; 17] = [
+const OF_TRAINING: [&str; 18] = [
     "lr",
     "optimizer",
     "betas",
     "eps",
     "weight_decay",
     "label_smoothing",
+    "grad_noise",
     "schedule",
     "warmup",
     "min_lr",
@@ -127,8 +128,8 @@ pub fn config_on(
         let default = known.get(key).or_else(|| sizes.get(key));
         let parsed = format!("x = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("x"));
         let value = parsed.filter(|_| !default.is_some_and(Value::is_str)).unwrap_or_else(|| Value::from(value));
-        let top =
-            known.contains_key(key) || ["form", "products", "curriculum", "label_smoothing", "min_lr"].contains(&key);
+        let top = known.contains_key(key)
+            || ["form", "products", "curriculum", "label_smoothing", "grad_noise", "min_lr"].contains(&key);
         if top { &mut flags } else { &mut model }.insert(key.into(), value);
     }
     flags.insert("models".into(), vec![mixer].into());

@@ -63,25 +63,25 @@ pub struct Automaton {
 }
 
 impl Automaton {
-    /// The part that is reached, with equivalent states merged (Moore's algorithm).
-    fn minimal(edges: &[Vec<(usize, usize)>]) -> Automaton {
+    /// Of an automaton with these edges, in the order of their letters: the part that is reached, with equivalent states
+    /// merged (Moore's algorithm).
+    ///
+    /// # Panics
+    /// When there is no state, or an edge leads to none.
+    pub fn minimal(edges: &[Vec<(usize, usize)>]) -> Automaton {
         // All states are one class at first; then those are one that have the same letters to the same classes.
         let mut class = vec![0; edges.len()];
         let mut classes = 1;
         loop {
             let mut seen: Vec<Vec<(usize, usize)>> = vec![];
-            let kind = |state: &Vec<(usize, usize)>| state.iter().map(|&(x, to)| (x, class[to])).collect::<Vec<_>>();
-            let finer: Vec<usize> = edges
-                .iter()
-                .map(|state| {
-                    let kind = kind(state);
-                    seen.iter().position(|other| *other == kind).unwrap_or_else(|| {
-                        seen.push(kind);
-                        seen.len() - 1
-                    })
+            let finer = edges.iter().map(|state| {
+                let kind: Vec<_> = state.iter().map(|&(x, to)| (x, class[to])).collect();
+                seen.iter().position(|other| *other == kind).unwrap_or_else(|| {
+                    seen.push(kind);
+                    seen.len() - 1
                 })
-                .collect();
-            class = finer;
+            });
+            class = finer.collect();
             if seen.len() == classes {
                 break;
             }

@@ -98,6 +98,9 @@ pub struct TrainConfig {
     pub min_lr_fraction: f64,
     /// The largest global norm of the gradient; 0: not clipped.
     pub clip: f64,
+    /// η of the noise on the gradient, of variance η / (1 + t)^0.55 after t updates; 0: none.
+    #[serde(default, skip_serializing_if = "defaults::is_zero")]
+    pub grad_noise: f64,
     /// How the mixer is computed; its fastest form if absent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text::option")]
     pub form: Option<Form>,
@@ -413,6 +416,7 @@ impl TrainConfig {
         let every = self.checkpoint_every;
         finite("checkpoint_every", every, "a finite number of seconds, or 0 for none", every >= 0.0)?;
         finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
+        finite("grad_noise", self.grad_noise, "a finite number: eta, or 0 for none", self.grad_noise >= 0.0)?;
         expect(self.cuda_graph != Graphs::On || self.device != Device::Cpu, || {
             "cuda_graph on: expected a device cuda or emulated, and this runs on the cpu".into()
         })?;

@@ -56,7 +56,7 @@ use config::{Parts, TrainConfig};
 use data::Data;
 use micro_batches::{Cores, MicroBatches};
 use on_device::{Feed, Graphs, OnDevice};
-use optimizer::{Adam, Window, clip, windows};
+use optimizer::{Adam, Noise, Window, clip, windows};
 pub use outcome::{Accuracy, RunReport, Scores};
 use serde::Serialize;
 use std::{
@@ -415,6 +415,7 @@ impl Trainer {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         tape.reset();
+        Noise::of(cfg.grad_noise, self.seed, self.step - 1).into_iter().for_each(|noise| noise.add_to(grads));
         self.adam.step(lr, model.params_mut().flat_mut(), grads, &self.windows);
         Ok(told)
     }
@@ -423,7 +424,10 @@ impl Trainer {
     fn step_on_device(&mut self, lr: f64) -> Result<[f64; 2]> {
         let Trainer { cfg, model, form, tape, grads, adam, on_device, .. } = self;
         let Some(on) = on_device else { unreachable!("called for a device") };
-        on.give(tape.cx(), &self.batch, &adam.next(lr, cfg.clip));
+        let mut numbers = adam.next(lr, cfg.clip);
+        let noise = Noise::of(cfg.grad_noise, self.seed, self.step - 1);
+        noise.into_iter().for_each(|noise| noise.put_into(&mut numbers));
+        on.give(tape.cx(), &self.batch, &numbers);
         let graphs = cfg.cuda_graph != Graphs::Off && model.buffers().is_empty();
         on.run(graphs, tape, |on, tape| {
             on.upload();

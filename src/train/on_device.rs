@@ -49,6 +49,9 @@ impl std::fmt::Display for Graphs {
     }
 }
 
+/// How many numbers an update has.
+const NUMBERS: usize = size_of::<Numbers>() / size_of::<f64>();
+
 /// The most blocks that a norm is summed by.
 const BLOCKS: usize = 256;
 
@@ -118,6 +121,8 @@ pub struct OnDevice {
     numbers: Pinned<f64>,
     /// [`Numbers`] as the kernels read them.
     numbers_there: Tensor,
+    /// Whether noise is added to the gradient.
+    noisy: bool,
     told: Pinned<f64>,
     /// Loss, norm of the gradient, what clipping multiplies it by, and whether there is an update.
     told_there: Tensor,
@@ -142,8 +147,9 @@ impl OnDevice {
             targets: None,
             decays: Tensor::from_vec(bits, [len]).to_device(cx),
             sums: room(2 * BLOCKS),
-            numbers: Pinned::new(&gpu, 8),
-            numbers_there: room(8),
+            numbers: Pinned::new(&gpu, NUMBERS),
+            numbers_there: room(NUMBERS),
+            noisy: false,
             told: Pinned::new(&gpu, 4),
             told_there: room(4),
             alike: 0,
@@ -167,6 +173,7 @@ impl OnDevice {
             (self.alike, self.graph) = (0, None);
         }
         self.numbers.write(numbers);
+        self.noisy = numbers[8] > 0.0;
     }
 
     /// Do the step that `work` asks for: by a graph where `graphs` says so and `work` can be recorded, else directly.
@@ -209,7 +216,7 @@ impl OnDevice {
     /// Send what [`OnDevice::give`] was given.
     pub fn upload(&mut self) {
         self.all_sent().for_each(Sent::upload);
-        self.numbers.upload(self.numbers_there.device_ptr_mut(), 8);
+        self.numbers.upload(self.numbers_there.device_ptr_mut(), NUMBERS);
     }
 
     /// The batch.
@@ -238,7 +245,7 @@ impl OnDevice {
         let (n, dtype, gpu) = (grads.len(), grads.dtype(), self.gpu.clone());
         let [m, v] = adam.moments_mut();
         let args = args![params, grads, m, v, &self.decays, n, &self.numbers_there, &self.told_there];
-        gpu.launch(&MODULE, "adam", dtype, gpu.elements(n), args);
+        gpu.launch(&MODULE, if self.noisy { "adam_with_noise" } else { "adam" }, dtype, gpu.elements(n), args);
     }
 
     /// Ask for the loss and the norm, for [`OnDevice::told`].

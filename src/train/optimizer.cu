@@ -39,18 +39,39 @@ extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, 
     told[3] = l - l == 0 && norm - norm == 0;
 }
 
+// What SplitMix64 makes of number n behind `key`, as a whole number below 2^53.
+__device__ inline double split_mix(u64 key, u64 n) {
+    u64 z = key + (n + 1) * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (double)((z ^ (z >> 31)) >> 11);
+}
+
+// The noise of parameter i, of standard deviation 1: `Noise::at` of optimizer.rs.
+__device__ inline double noise(u64 key, u64 i) {
+    const u64 even = i & ~1ull;
+    const double u = (split_mix(key, even) + 1) * 0x1p-53, v = split_mix(key, even + 1) * 0x1p-53;
+    const double angle = 0x1.921fb54442d18p+2 * v;
+    return sqrt(-2 * log(u)) * (i == even ? cos(angle) : sin(angle));
+}
+
 // The update of optimizer.rs, unless the loss or the gradient is not finite. Bit i of `decays` says whether weight
 // decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW; new1 and
-// new2 are 1 − β.
-extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
-                                const double* told) {
+// new2 are 1 − β. numbers[8] is the standard deviation of the noise, 0 for none, and the last two are the halves of its
+// key. `adam` is for steps without noise.
+template <bool NOISY>
+__device__ inline void update(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
+                              const double* told) {
     if (told[3] == 0) return;
     const real factor = told[2], l2 = numbers[0], shrink = numbers[1], new1 = numbers[2], new2 = numbers[3];
     const real rate = numbers[4], root_bias2 = numbers[5], eps = numbers[6];
+    const u64 key = NOISY ? (u64)numbers[9] | (u64)numbers[10] << 32 : 0;
     for (i64 i = thread(); i < n; i += threads()) {
         const bool decay = decays[i / 32] >> (i % 32) & 1;
         const real w = ld(p + i);
-        const real x = factor * ld(g + i) + (decay ? l2 * w : real(0));
+        real clipped = factor * ld(g + i);
+        if (NOISY) clipped += real(numbers[8] * noise(key, i));
+        const real x = clipped + (decay ? l2 * w : real(0));
         const real m1 = ld(m + i) + new1 * (x - ld(m + i));
         // An infinite square stays infinite: inf - inf would be NaN.
         const real v0 = ld(v + i), v1 = v0 <= LARGEST ? v0 + (new2 * x * x - new2 * v0) : v0;
@@ -58,4 +79,14 @@ extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays,
         st(v + i, v1);
         st(p + i, (decay ? shrink : real(1)) * w - rate * (m1 / (sqrt(v1) / root_bias2 + eps)));
     }
+}
+
+extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
+                                const double* told) {
+    update<false>(p, g, m, v, decays, n, numbers, told);
+}
+
+extern "C" __global__ void adam_with_noise(S* p, const S* g, S* m, S* v, const int* decays, i64 n,
+                                           const double* numbers, const double* told) {
+    update<true>(p, g, m, v, decays, n, numbers, told);
 }

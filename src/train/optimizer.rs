@@ -8,14 +8,18 @@
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
 //! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
+//!
+//! [`Noise`] may be added to the gradient behind clipping.
 
 use crate::{
     models::Params,
+    rng,
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
+use rand::Rng as _;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
+use std::{f64::consts::TAU, ops::Range};
 
 /// Which of the two update rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +75,7 @@ pub struct Adam {
 }
 
 /// The numbers of one update, in the order of `optimizer.cu`.
-pub type Numbers = [f64; 8];
+pub type Numbers = [f64; 11];
 
 impl Adam {
     /// Fresh moments for `len` parameters of this dtype.
@@ -105,7 +109,7 @@ impl Adam {
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
         let u = self.numbers(lr, self.config.weight_decay);
-        [u.l2, u.shrink, u.new1, u.new2, u.rate, u.root_bias2, u.eps, clip]
+        [u.l2, u.shrink, u.new1, u.new2, u.rate, u.root_bias2, u.eps, clip, 0.0, 0.0, 0.0]
     }
 
     /// The numbers of the update of this step, for parameters with weight decay λ.
@@ -219,6 +223,61 @@ pub fn windows(params: &Params, weight_decay: f64) -> Vec<Window> {
         }
     }
     windows
+}
+
+/// Gaussian noise on the gradient (Neelakantan et al. 2015, arXiv 1511.06807), less of it with every update: after t
+/// updates, of variance η / (1 + t)^0.55.
+///
+/// The noise of a parameter depends on the seed, the step and the parameter's place alone. It is counted and not drawn in
+/// order (SplitMix64, Steele et al. 2014, at number 2 ⌊i/2⌋ and the next, and Box-Muller), so that a device has the
+/// same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise {
+    /// The standard deviation.
+    pub sigma: f64,
+    /// Where the counting begins.
+    pub key: u64,
+}
+
+/// How fast the variance goes down.
+const GAMMA: f64 = 0.55;
+
+impl Noise {
+    /// That of the step after t updates; none for η = 0.
+    pub fn of(eta: f64, seed: u64, t: usize) -> Option<Noise> {
+        let sigma = (eta / (1.0 + t as f64).powf(GAMMA)).sqrt();
+        (sigma > 0.0).then(|| Noise { sigma, key: rng::stream(seed, "gradient noise", t as u64).next_u64() })
+    }
+
+    /// The noise of parameter i.
+    pub fn at(self, i: usize) -> f64 {
+        let bits =
+            |n: usize| split_mix(self.key.wrapping_add((n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 11;
+        let (pair, one) = (i & !1, f64::EPSILON / 2.0);
+        let (u, v) = ((bits(pair) + 1) as f64 * one, bits(pair + 1) as f64 * one);
+        let (sin, cos) = (TAU * v).sin_cos();
+        self.sigma * (-2.0 * u.ln()).sqrt() * if i == pair { cos } else { sin }
+    }
+
+    /// Add it to the gradient.
+    pub fn add_to(self, grads: &mut Tensor) {
+        with_real!(grads.dtype(), T => {
+            grads.host_mut::<T>().iter_mut().enumerate().for_each(|(i, g)| *g += T::of(self.at(i)));
+        });
+    }
+
+    /// Have the update of these numbers add it.
+    pub fn put_into(self, numbers: &mut Numbers) {
+        // Halves of the key are whole numbers in double precision too.
+        numbers[8..].copy_from_slice(&[self.sigma, (self.key & 0xffff_ffff) as f64, (self.key >> 32) as f64]);
+    }
+}
+
+/// What SplitMix64 makes of its counter.
+fn split_mix(z: u64) -> u64 {
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 /// Scale `grads` so that their global norm is at most `max` (0: leave them), and give the norm they had.

@@ -51,6 +51,28 @@ proptest! {
         }
     }
 
+    /// Few letters and many states, of which many are equivalent or not reached.
+    #[test]
+    fn the_minimal_automaton_allows_the_same_strings(
+        edges in prop::collection::vec(prop::collection::btree_map(0..2usize, any::<prop::sample::Index>(), 1..3), 1..8),
+    ) {
+        let n = edges.len();
+        let edges: Vec<Vec<(usize, usize)>> =
+            edges.iter().map(|state| state.iter().map(|(&x, to)| (x, to.index(n))).collect()).collect();
+        let minimal = Automaton::minimal(&edges);
+        let letters = |of: &[(usize, usize)]| of.iter().map(|e| e.0).collect::<Vec<_>>();
+        // The pairs of states that a string can lead to.
+        let (mut pairs, mut done) = (vec![(0, 0)], 0);
+        while let Some(&(a, b)) = pairs.get(done) {
+            done += 1;
+            prop_assert_eq!(letters(&edges[a]), letters(&minimal.edges[b]), "{:?} of {:?}", minimal, edges);
+            let next: Vec<_> = edges[a].iter().zip(&minimal.edges[b]).map(|(x, y)| (x.1, y.1)).collect();
+            next.into_iter().for_each(|pair| if !pairs.contains(&pair) { pairs.push(pair) });
+        }
+        let n = minimal.edges.len();
+        prop_assert!((0..n).all(|a| (0..a).all(|b| !alike(&minimal, a, b, n))), "{:?} of {:?}", minimal, edges);
+    }
+
     /// What is said of a sequence is what its automaton allows: the same after the same string, of a few letters, each
     /// equally likely, and those that come are among them.
     #[test]
