@@ -55,8 +55,9 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let table = if inside.is_empty() { String::new() } else { format!(" in [{inside}]") };
         let hint = Some(near(name, expected)).filter(|near| !near.is_empty() || !inside.is_empty());
         let hint = hint.unwrap_or_else(|| of_model(name));
-        let expected = format!("{hint}: expected {}", expected.replace('`', ""));
-        return (format!("{of}unknown key '{name}'{table}{expected}"), key);
+        // Who is told the name that was meant needs no list of all.
+        let all = if hint.is_empty() { format!(": expected {}", expected.replace('`', "")) } else { hint };
+        return (format!("{of}unknown key '{name}'{table}{all}"), key);
     }
     if let Some((name, expected)) = unknown("unknown variant `") {
         let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
