@@ -63,6 +63,10 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
         return (format!("{of}{inside} '{name}'{expected}"), key);
     }
+    // What an added task says names the place itself.
+    if inside == "task" && rest.starts_with("the task '") {
+        return (format!("{of}{rest}"), key);
+    }
     // Without a place the parser was not at work.
     (what.into(), if inside.is_empty() { vec![] } else { key })
 }
