@@ -4,6 +4,7 @@
 //! the file and the preset; a flag that is not given has no value here at all, and `--help` shows the values of the
 //! presets.
 
+mod bar;
 mod book;
 mod dyck;
 mod exchange;

@@ -284,8 +284,9 @@ fn a_mixer_and_a_task_of_a_program_are_taken_by_name() {
     // An option that has no default must be set, and the message says where.
     tasks::add::<Delay>("delay");
     let said = "[task]\nname = \"delay\"".parse::<TrainConfig>().unwrap_err().to_string();
-    let wanted = ["'delay' needs its option 'steps'", "[task]", "--config", "#[serde(default)]"];
-    assert!(wanted.iter().all(|word| said.contains(word)), "{said}");
+    let wanted = "the task 'delay' needs its option 'steps': set 'steps' under [task] in a file for --config, or give the \
+                  field a default in the task's source, with #[serde(default)]";
+    assert_eq!(said, wanted);
     panics(&["'mine'"], || models::add("mine", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["'lstm'"], || models::add("lstm", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["a/b"], || models::add("a/b", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));

@@ -1,12 +1,11 @@
 //! `tapezoo book`: a site to understand the mixers by.
 
-use super::{fail, print, say};
+use super::{bar::with_bar, fail, print, say};
 use crate::{
     book::{LIBRARY, Site},
     error::{Error, Result},
 };
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -42,13 +41,7 @@ pub(super) fn run(args: &Book) -> ExitCode {
     if let Err(e) = check(args) {
         return fail(&e, 2);
     }
-    let bar = ProgressBar::new(1).with_style(
-        ProgressStyle::with_template("{bar:24} {pos} of {len} pages, {wide_msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let made = Site::new(&args.library, &bar);
-    bar.finish_and_clear();
-    match made {
+    match with_bar("{wide_bar} {pos} of {len} pages, {eta}", |bar| Site::new(&args.library, bar)) {
         Ok(site) => finish(&site, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
         Err(e) => fail(&e, 2),
     }

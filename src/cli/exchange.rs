@@ -33,8 +33,8 @@ use std::{
 /// our mixers computes, its numbers become the mixer's, and both give the same for the same input. All of a layer is
 /// understood, or nothing is taken: what is missing, has another shape or is not known is named.
 ///
-/// A whole model of another package has other norms and MLPs around its layers than ours. With --prefix only the layers
-/// are taken, and the embedding, norms, MLPs and head of the model are new, from --seed.
+/// Layers are read, not whole models: a model of another package has other norms and MLPs around its layers than ours.
+/// With --prefix the layers are taken out of it, and the embedding, norms, MLPs and head are new, from --seed.
 ///
 /// With --out DIR the model is a run before its first step, to train with `tapezoo train --resume DIR` and to look at
 /// with `tapezoo inspect --checkpoint DIR`; with --out FILE.safetensors it is a file for `Model::open` in a program.

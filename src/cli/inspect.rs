@@ -1,6 +1,6 @@
 //! `tapezoo inspect`: a page on which a model is stepped through, token by token.
 
-use super::{KernelsFlag, fail, help::glance, print, say};
+use super::{KernelsFlag, bar::with_bar, fail, help::glance, print, say};
 use crate::{
     error::{Error, Result, contained},
     inspect::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use clap::{Command, CommandFactory, Parser};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -119,13 +119,7 @@ pub(super) fn command() -> Command {
 
 /// Status 0: written; 1: it cannot be written; 2: a value cannot be.
 pub(super) fn run(args: &Inspect) -> ExitCode {
-    let bar = ProgressBar::new(0).with_style(
-        ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let made = contained(|| inspect(args, &bar));
-    bar.finish_and_clear();
-    let inspection = match made {
+    let inspection = match with_bar("{msg} {wide_bar} {pos}/{len} {eta}", |bar| contained(|| inspect(args, bar))) {
         Ok(inspection) => inspection,
         Err(e) => return fail(&e, 2),
     };

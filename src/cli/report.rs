@@ -1,12 +1,11 @@
 //! `tapezoo report`: a page of run directories, with tables, curves and configurations.
 
-use super::{fail, print, say};
+use super::{bar::with_bar, fail, print, say};
 use crate::{
     error::Result,
     report::{Report, report, watch::Watch},
 };
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -61,12 +60,7 @@ pub(super) fn run(args: &Pages) -> ExitCode {
     if args.watch {
         return watch(args).map_or_else(|e| fail(&e, 2), |()| ExitCode::SUCCESS);
     }
-    let bar = ProgressBar::new_spinner().with_style(
-        ProgressStyle::with_template("{spinner} {pos} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
-    );
-    let made = report(&args.dirs, &bar);
-    bar.finish_and_clear();
-    match made {
+    match with_bar("{spinner} {pos} {wide_msg}", |bar| report(&args.dirs, bar)) {
         Ok(report) => finish(&report, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
         Err(e) => fail(&e, 2),
     }

@@ -185,7 +185,7 @@ fn sets(file: &Table, key: &str) -> bool {
     file.iter().any(|(name, value)| name == key || value.as_table().is_some_and(|inner| sets(inner, key)))
 }
 
-/// A sentence in which `task.KEY` and `KEY = "VALUE"` are flags.
+/// A sentence in which `task.KEY`, `KEY = "VALUE"` and keys of several words are flags.
 fn with_flags(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let mut said: Vec<String> = vec![];
@@ -195,8 +195,9 @@ fn with_flags(text: &str) -> String {
             said.extend([flag(words[i]), words.get(i + 2).copied().unwrap_or_default().replace('"', "")]);
             i += 3;
         } else {
-            let bare = words[i].strip_prefix("task.").map(flag);
-            said.push(bare.unwrap_or_else(|| words[i].into()));
+            let word = words[i].trim_end_matches([',', ';', ':']);
+            let key = word.strip_prefix("task.").or((word.contains('_') && is_flag(word)).then_some(word));
+            said.push(key.map_or(words[i].into(), |key| flag(key) + &words[i][word.len()..]));
             i += 1;
         }
     }

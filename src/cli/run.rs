@@ -171,7 +171,7 @@ fn profile_each(cfg: &TrainConfig) -> Result<()> {
         let ops = trainer.profile(steps)?.table(steps);
         let step = start.elapsed().as_secs_f64() * 1e6 / steps as f64;
         let form = trainer.form();
-        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
+        print(fit(&format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"), terminal::columns()))?;
         if emulated {
             counters::take();
             trainer.profile(1)?;

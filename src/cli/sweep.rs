@@ -3,6 +3,7 @@
 use super::{fail, help::glance, print, profile, say, threads, whole};
 use crate::{
     error::{Error, Result},
+    terminal::columns,
     train::{
         capacity,
         interrupt::{self, Signal},
@@ -176,7 +177,7 @@ fn start(args: &Run) -> Result<ExitCode> {
         Ok(outcome) => outcome,
         Err(e) => return Ok(fail(&e, 1)),
     };
-    let printed = said(print(outcome.summary.text()));
+    let printed = said(print(outcome.summary.text_within(columns())));
     let lost = standing.take_lost();
     for e in &lost {
         fail(e, 1);
@@ -189,7 +190,7 @@ fn start(args: &Run) -> Result<ExitCode> {
 }
 
 fn merge(out: &Path, parts: &[PathBuf]) -> Result<ExitCode> {
-    Ok(said(print(sweep::merge(out, parts)?.summary().text())))
+    Ok(said(print(sweep::merge(out, parts)?.summary().text_within(columns()))))
 }
 
 /// The status of a program that had only this to say.

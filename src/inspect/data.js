@@ -6,7 +6,8 @@ const T = D.tokens.length;
 
 // The selection: the step t, the block, and an index for each letter (see LETTERS).
 const sel = { t: 0, layer: 0, h: 0, i: 0, j: 0, d: 0, n: 0, p: 0, s: 0, m: 0, r: 0 };
-const LETTERS = { h: 'head', p: 'factor', r: 'memory', m: D.runs.some(run => run.mixer === 'mom') ? 'memory and head' : 'slot', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
+// The letters in the order of indices, and what each counts.
+const LETTERS = { p: 'factor', h: 'head', r: 'memory', m: D.runs.some(run => run.mixer === 'mom') ? 'memory and head' : 'slot', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
 
 // A 16-bit float as a number.
 function half(bits) {
@@ -121,6 +122,12 @@ function short(x) {
   const digits = Math.floor(Math.log10(Math.abs(x)) + 2e-4); // 0.9999 is written as 1.00
   const text = digits < -3 || digits > 4 ? x.toExponential(2) : x.toFixed(Math.max(0, 2 - digits));
   return text.replaceAll('-', '−');
+}
+
+// The angle of a complex number in degrees; 0 where it is only rounding.
+function degrees(re, im) {
+  const angle = Math.atan2(im || 0, re) * 180 / Math.PI;
+  return Math.abs(angle) < 5e-3 ? 0 : angle;
 }
 
 // The largest magnitude of a tensor, over all steps.

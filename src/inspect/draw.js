@@ -150,7 +150,7 @@ function disc({ label, points, pick }) {
         el('svg:line', { class: 'grid', y1: -108, y2: 108 }), text(106, 14, '1', 'middle'), text(-106, 14, '−1', 'middle'),
         text(5, -104, 'i', ''), ...dots);
       if (marked) {
-        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im || 0, marked.re) * 180 / Math.PI;
+        const size = Math.hypot(marked.re, marked.im), angle = degrees(marked.re, marked.im);
         readout.textContent = `${marked.label}: magnitude ${short(size)}, angle ${short(angle)}°`;
       }
     },

@@ -66,7 +66,7 @@ function transitionInWords(run) {
     const sizes = own.map((o, i) => Math.hypot(real[i], value(run, im, sel.t, o)));
     if (own.length <= 4) {
       return own.map((o, i) => {
-        const angle = Math.abs(Math.atan2(value(run, im, sel.t, o), real[i]) * 180 / Math.PI);
+        const angle = Math.abs(degrees(real[i], value(run, im, sel.t, o)));
         return `λ ${i + 1} turns by ${short(angle)}° and keeps ${short(sizes[i])}`;
       }).join('; ') + '.';
     }

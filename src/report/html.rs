@@ -35,6 +35,7 @@ pub fn page(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)], not
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { "tapezoo report" }
+                link rel="icon" href="data:,";
                 style { (PreEscaped(plot::CSS)) (PreEscaped(include_str!("page.css"))) (PreEscaped(plot::hiding(styles))) }
             }
             body {

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// How often a line is said where there are no bars, and how long nothing is said at first.
-pub(super) const EVERY: Duration = Duration::from_secs(30);
+pub(crate) const EVERY: Duration = Duration::from_secs(30);
 
 /// Below so many columns a bar has no room.
 const NARROW: u16 = 72;

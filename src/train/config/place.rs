@@ -55,12 +55,17 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let table = if inside.is_empty() { String::new() } else { format!(" in [{inside}]") };
         let hint = Some(near(name, expected)).filter(|near| !near.is_empty() || !inside.is_empty());
         let hint = hint.unwrap_or_else(|| of_model(name));
-        let expected = format!("{hint}: expected {}", expected.replace('`', ""));
-        return (format!("{of}unknown key '{name}'{table}{expected}"), key);
+        // Who is told the name that was meant needs no list of all.
+        let all = if hint.is_empty() { format!(": expected {}", expected.replace('`', "")) } else { hint };
+        return (format!("{of}unknown key '{name}'{table}{all}"), key);
     }
     if let Some((name, expected)) = unknown("unknown variant `") {
         let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
         return (format!("{of}{inside} '{name}'{expected}"), key);
+    }
+    // What an added task says names the place itself.
+    if inside == "task" && rest.starts_with("the task '") {
+        return (format!("{of}{rest}"), key);
     }
     // Without a place the parser was not at work.
     (what.into(), if inside.is_empty() { vec![] } else { key })

@@ -75,7 +75,10 @@ impl Plan {
             return Err(refused(format!("{at}unknown key '{key}'{}", did_you_mean(key, ["grid"]))));
         }
         let mut axes = Vec::new();
-        find_axes("", &grid, &mut axes).map_err(refused)?;
+        find_axes("", &grid, &mut axes).map_err(|what| {
+            let key: Vec<String> = what.split(' ').next().unwrap_or_default().split('.').map(String::from).collect();
+            refused(at(path, &key) + &what)
+        })?;
         let setters: Vec<(String, Vec<String>)> = axes.iter().map(keys_of).collect();
         let mut warnings = check_axes(&axes, &base).map_err(refused)?;
         runs_of_a_point(&mut axes, &mut base).map_err(refused)?;

@@ -4,6 +4,7 @@ use super::Plan;
 use crate::{
     error::{Error, Result, brief},
     tasks::{BITS, Len, Tasks, less_is_better},
+    terminal::fit,
     train::{
         RunReport,
         rundir::write,
@@ -229,6 +230,12 @@ impl Summary {
 
     /// The table: a block for each score, and as many lengths beside each other as fit.
     pub fn text(&self) -> String {
+        self.text_within(WIDTH)
+    }
+
+    /// The table on a terminal of so many columns; where not even one length fits, rows are broken.
+    pub fn text_within(&self, columns: usize) -> String {
+        let columns = columns.min(WIDTH);
         let mut text = String::new();
         let axes: Vec<String> = self.axes.iter().map(|axis| brief(axis, WIDTH)).collect();
         let head: Vec<&str> = axes.iter().map(String::as_str).chain(["model", "seeds"]).collect();
@@ -243,13 +250,14 @@ impl Summary {
             padded.collect()
         };
         let mut perfect = false;
-        let per_block = (WIDTH.saturating_sub(widths.iter().sum()) / 13).max(1);
+        let per_block = (columns.saturating_sub(widths.iter().sum()) / 13).max(1);
         for of in self.columns.chunk_by(|a, b| a.0 == b.0).flat_map(|score| score.chunks(per_block)) {
             let head: Vec<String> = head.iter().map(ToString::to_string).collect();
             let lens: String = of.iter().map(|(_, len)| format!("{:13}", len.to_string())).collect();
             let title = format!("{}{lens}", left(&head));
             let from = text.len();
-            text += &format!("{}\n{}\n{}\n", of[0].0, title.trim_end(), "-".repeat(title.trim_end().len()));
+            let line = "-".repeat(title.trim_end().chars().count().min(columns));
+            text += &format!("{}\n{}\n{line}\n", of[0].0, title.trim_end());
             // A task that has no such score has no rows here.
             let of_its_task = |row: &Row| {
                 of[0].0 == "accuracy" || self.rows.iter().any(|r| r.task == row.task && !r.lens(&of[0].0).is_empty())
@@ -278,9 +286,9 @@ impl Summary {
         let count = |f: fn(&Row) -> usize| self.rows.iter().map(f).sum::<usize>();
         let (finished, failed) = (count(|row| row.runs.len()), count(|row| row.failed.len()));
         let missing = count(|row| row.missing);
-        text + &format!("{finished} runs finished, {failed} failed, {missing} to do; mean ± std over the seeds\n")
-            + if perfect { PERFECT } else { "" }
-            + if perfect { "\n" } else { "" }
+        text += &format!("{finished} runs finished, {failed} failed, {missing} to do; mean ± std over the seeds\n");
+        text += if perfect { PERFECT } else { "" };
+        fit(&text, columns)
     }
 }
 
