@@ -37,10 +37,10 @@ def formula(of, launch, times):
         return of.sizes["T"] * (product(d, 16) if "forward" in name else product(4 * d, 16, 16))
     if launch.module.endswith("flash.cu"):
         # q k and p v; q k, do v and dx k; the same two, dxᵀ q and pᵀ do.
-        products = {"forward": 2, "queries": 3, "keys": 4}[name.removeprefix("fading_")]
+        products = {"forward": 2, "queries": 3, "keys": 4}[name.removeprefix("fading_").removeprefix("narrow_")]
         if launch.kernel.endswith("_8"):
             # Tiles of 128 rows; forward the rows of p are summed by a product with eight columns of ones.
-            return times * (products * product(rows=128) + (product(rows=128, columns=8) if name == "forward" else 0))
+            return times * (products * product(rows=128) + (product(rows=128, columns=8) if name.endswith("forward") else 0))
         return products * times * product()
     k, v = sizes[2], sizes[3]
     known = [] if "a gate a channel" in of.op else [product(k)]  # of scores, which `fade` has then

@@ -87,6 +87,14 @@ __device__ inline i64 wide_product(int a, int b) {
 #endif
 }
 
+// x, of which a compiler takes nothing for granted: what comes of it is computed here, and not kept in registers from above.
+__device__ inline u32 anew(u32 x) {
+#ifndef CUEMU
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 // N neighbours at an address that is a multiple of their size or of 16 bytes, in as few accesses as there can be.
 template <class P, int N>
 struct __align__(N * sizeof(P) < 16 ? N * sizeof(P) : 16) Pack { P v[N]; };

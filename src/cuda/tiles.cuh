@@ -437,6 +437,27 @@ struct Tile {
         }
     }
 
+    // Rows of `a`, DEPTH neighbours along k of each, in the registers of the warps that multiply them.
+    struct Held {
+        u32 p[DEPTH / 16][M][4];
+        __device__ void read(At as) {
+            const T* a = as.x + (warp_row() + threadIdx.x % 16) * as.stride + threadIdx.x % 32 / 16 * 8;
+#pragma unroll
+            for (int k = 0; k < DEPTH / 16; k++)
+#pragma unroll
+                for (int m = 0; m < M; m++) ldmatrix(p[k][m], a + 16 * k + 16 * m * as.stride, false);
+        }
+        __device__ void negate() {
+            for (int n = 0; n < DEPTH / 4 * M; n++) p[n / (4 * M)][n / 4 % M][n % 4] ^= 0x80008000u;
+        }
+    };
+    // this += a b for these rows. (Behind the last number of a row there are zeros, of `a` and of b.)
+    template <int B_K>
+    __device__ void multiply_kept(const Held& a, At bs) {
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; k++) multiply_16<B_K>(a.p[k], {bs.x + 16 * k * (B_K ? 1 : bs.stride), bs.stride});
+    }
+
     // this += x b for a tile x in the registers of the same warps, whose columns are the depth: of each warp all, or
     // its part. If wanted, its rows are summed besides, as a product with ones: of the rounded numbers, in all threads
     // of a row.

@@ -28,7 +28,7 @@ struct Rows {
     i64 first, apart, left, low;
 
     __device__ Rows(i64 n, i64 h, i64 head, i64 start, i64 low = 0) {
-        first = (head / h * n + start) * h + head % h;
+        first = ((u32)head / (u32)h * n + start) * h + (u32)head % (u32)h;
         apart = h;
         left = n - start;
         this->low = low;
@@ -152,12 +152,12 @@ __device__ void save_rows(T& y, const Rows& rows, const real (&top)[T::ROWS], co
 
 // The head and tiles of a block: columns of `across` fastest, then heads, the last tile of `down` rows first.
 struct Place {
-    i64 column, head, row;
+    int column, head, row;
 
-    __device__ Place(i64 across, i64 heads, i64 down) {
-        column = blockIdx.x % across;
-        head = blockIdx.x / across % heads;
-        row = down - 1 - blockIdx.x / across / heads;
+    __device__ Place(u32 across, i64 heads, u32 down, u32 block = blockIdx.x) {
+        column = block % across;
+        head = block / across % (u32)heads;
+        row = down - 1 - block / across / (u32)heads;
     }
 };
 
@@ -449,111 +449,170 @@ struct Slices {
     }
 };
 
-// Rows of memory that come to shared memory 64 at a time, in turn to two places or to one.
+// Rows of memory that come to shared memory 64 at a time, in turn to two places or to one. NARROW: they have 64 columns at
+// most, and begin at multiples of 16 bytes.
+template <bool NARROW>
 struct Feed {
     const S* next; // of this thread
-    bf16* turn;
+    bf16* one;
     u32 apart;
-    int to_other, left, width, columns;
+    int to_other, width, columns;
     bool even;
 
     // From row `from` on.
     __device__ Feed(const Matrix<S>& x, int from, int width, bf16* one, bf16* other)
-        : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), turn(one),
-          apart(x.apart), to_other((int)(other - one)), left(x.rows - from - (int)threadIdx.x / 8), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
+        : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), one(one),
+          apart(x.apart), to_other((int)(other - one)), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
           columns(width), even(x.template even<8>()) {}
-    // Asks for the next rows, and returns where they will be.
-    __device__ bf16* ask() {
-        bf16 *here = turn, *to = here + Slices::pack();
-        for (int c = 0; c < columns; c += 64, to += 64 * Slices::LD)
+    // Asks for the next rows, which begin with this one of so many, and returns where they will be.
+    __device__ bf16* ask(int first, int rows) {
+        bf16 *here = one + (first & 64 ? to_other : 0), *to = here + Slices::pack();
+        for (int c = 0; c < (NARROW ? 64 : columns); c += 64, to += 64 * Slices::LD)
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const S* from = next + 32 * n * apart + c;
-                const bool there = 32 * n < left && c < width;
-                if (even) {
+                const bool there = first + (int)threadIdx.x / 8 + 32 * n < rows && c < width;
+                if (NARROW || even) {
                     copy_async(to + 32 * n * Slices::LD, from, there);
                 } else {
                     for (int i = 0; i < 8; i++) st(to + 32 * n * Slices::LD + i, there && c + i < width ? ld(from + i) : real(0));
                 }
             }
-        next += 64 * apart, left -= 64;
-        turn += to_other, to_other = -to_other;
+        next += 64 * apart;
         return here;
     }
 };
 
-template <int R>
-__device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, const Sizes& d) {
+// y += x v for what of v, a row a key, is not common; x in the registers of warps with whole rows.
+template <class T, class X>
+__device__ void add_rare(T& y, const X& x, int past, const Matrix<S>& v) {
+#pragma unroll
+    for (int j = 0; j < X::COLS; j++)
+        for (int lane = 0; lane < 4; lane++) {
+            const int k = 2 * lane + j / 2 * 8 + j % 2;
+            real weight[X::ROWS];
+#pragma unroll
+            for (int i = 0; i < X::ROWS; i++) weight[i] = __shfl_sync(0xffffffffu, x.v[i][j], lane, 4);
+#pragma unroll
+            for (int c = 0; c < T::COLS; c++) {
+                const real z = v(k, y.col(c));
+                if (common(z)) continue;
+#pragma unroll
+                for (int i = 0; i < T::ROWS; i++)
+                    if (k <= y.row(i) + past) y.v[i][c] += weight[i] * z;
+            }
+        }
+}
+
+// NARROW: Feed's. A value that is not finite makes its whole tile's sums NaN, of queries too that do not see it; if CAREFUL,
+// every value is looked at. Gives whether the sums are finite, or careful, and o is done.
+template <int R, bool NARROW, bool CAREFUL>
+__device__ bool wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, const Sizes& d) {
+    // Half a step's scores at a time leave registers for the queries.
     typedef Tile<R, 4> T;
+    typedef Tile<R, NARROW ? 2 : 4> X;
     const Place at(tiles(d.v, 64), d.heads, tiles(d.t, Slices::ROWS));
-    const i64 c0 = at.column * 64, t0 = at.row * Slices::ROWS, before = d.s - d.t;
+    const int c0 = at.column * 64, t0 = at.row * Slices::ROWS, before = (int)(d.s - d.t);
     const Rows queries(d.t, d.h, at.head, t0);
-    const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
+    const int seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : (int)d.t);
     Slices memory{(bf16*)dynamic_memory()};
-    const bool two = Slices::two(d);
-    bf16* qs = memory.room<128>(d.k);
+    const bool two = NARROW || Slices::two(d);
+    bf16* qs = memory.room<128>(NARROW ? 64 : d.k);
     Slices::fill<R, 128>(qs, queries.of(q, d.k));
     const Rows all(d.s, d.h, at.head, 0);
     const Matrix<S> values = all.of(v, d.v, c0, seen);
-    const Slices::Step one = memory.step(d.k, 64), other = two ? memory.step(d.k, 64) : one;
-    Feed from_k(all.of(k, d.k, 0, seen), 0, d.k, one.first, other.first), from_v(values, 0, 64, one.second, other.second);
+    const Slices::Step one = memory.step(NARROW ? 64 : d.k, 64), other = two ? memory.step(NARROW ? 64 : d.k, 64) : one;
+    Feed<NARROW> from_k(all.of(k, d.k, 0, seen), 0, d.k, one.first, other.first);
+    Feed<NARROW> from_v(values, 0, 64, one.second, other.second);
     // Not 0: 0 times a masked score, -INF, is NaN.
     const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
     T y;
     real top[2] = {-INF, -INF}, sum[2] = {0, 0};
-    bf16 *next_k = from_k.ask(), *next_v = from_v.ask();
+    bf16 *next_k = from_k.ask(0, seen), *next_v = from_v.ask(0, seen);
+    // A warp's queries stay in registers.
+    typename X::Held held;
+    if (NARROW) {
+        __syncthreads();
+        held.read({qs, Slices::LD});
+        if (scale < 0) held.negate();
+    }
     for (int s0 = 0; s0 < seen; s0 += 64) {
         bf16 *ks = next_k, *vs = next_v;
         wait_for_copies();
-        const bool others = __syncthreads_or(Slices::drop(vs)), more = s0 + 64 < seen;
-        if (two && more) next_k = from_k.ask(), next_v = from_v.ask();
-        T x;
-        Slices::product<64>(x, qs, ks, d.k);
-        if (scale < 0) x.scale_rows([](int) { return real(-1); });
-        const int past = (int)(before + t0 - s0);
-        if (past < 63)
-            x.by_rows([&](int r) { return [=](int c, real x) { return c > past + r ? -INF : x; }; });
-        real fade[2];
-        bool any = false;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            real best = top[i];
-#pragma unroll
-            for (int j = 0; j < T::COLS; j++) best = fmax(best, x.v[i][j]);
-            for (int n = 2; n > 0; n >>= 1) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, n));
-            best = fmax(best, -LARGEST);
-            // At most a number, so that it takes -INF to -INF.
-            const real less = at_most(-best * by, LARGEST);
-            // Most steps find nothing larger.
-            const bool larger = best > top[i];
-            fade[i] = larger ? quick_exp2(top[i] * by + less) : real(1);
-            any |= larger;
-            top[i] = best;
-#pragma unroll
-            for (int j = 0; j < T::COLS; j++) x.v[i][j] = quick_exp2(x.v[i][j] * by + less);
-        }
-        if (__any_sync(0xffffffffu, any)) {
+        bool others = false;
+        if (CAREFUL)
+            others = __syncthreads_or(Slices::drop(vs));
+        else
+            __syncthreads();
+        const bool more = s0 + 64 < seen;
+        if (two && more) next_k = from_k.ask(s0 + 64, seen), next_v = from_v.ask(s0 + 64, seen);
+#pragma unroll 1
+        for (int part = 0; part < 64; part += X::W) {
+            X x;
+            if (NARROW)
+                x.template multiply_kept<1>(held, {ks + part * Slices::LD, Slices::LD});
+            else
+                Slices::product<64>(x, qs, ks, d.k);
+            if (!NARROW && scale < 0) x.scale_rows([](int) { return real(-1); });
+            const int past = before + t0 - s0 - part;
+            if (past < X::W - 1)
+                x.by_rows([&](int r) { return [=](int c, real x) { return c > past + r ? -INF : x; }; });
+            real fade[2];
+            bool any = false;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
+                real best = top[i];
 #pragma unroll
-                for (int j = 0; j < T::COLS; j++) y.v[i][j] *= fade[i];
-                sum[i] *= fade[i];
+                for (int j = 0; j < X::COLS; j++) best = fmax(best, x.v[i][j]);
+                for (int n = 2; n > 0; n >>= 1) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, n));
+                best = fmax(best, -LARGEST);
+                // At most a number, so that it takes -INF to -INF.
+                const real less = at_most(-best * by, LARGEST);
+                // Most steps find nothing larger.
+                const bool larger = best > top[i];
+                fade[i] = larger ? quick_exp2(top[i] * by + less) : real(1);
+                any |= larger;
+                top[i] = best;
+#pragma unroll
+                for (int j = 0; j < X::COLS; j++) x.v[i][j] = quick_exp2(x.v[i][j] * by + less);
+            }
+            if (__any_sync(0xffffffffu, any)) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+#pragma unroll
+                    for (int j = 0; j < T::COLS; j++) y.v[i][j] *= fade[i];
+                    sum[i] *= fade[i];
+                }
+            }
+            y.template multiply_held<0>(x, {vs + part * Slices::LD, Slices::LD}, sum);
+            if (others && NARROW) add_rare(y, x, past, values.from(s0 + part));
+            if (others && !NARROW) {
+                // As Tile::add_lower, by way of the memory of this step's k and v, for the registers' sake: 128 rows, where k
+                // alone may have 64.
+                __syncthreads();
+                x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Slices::LD + c, run); });
+                __syncthreads();
+                y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Slices::LD + s); }, values.from(s0));
             }
         }
-        y.template multiply_held<0>(x, {vs, Slices::LD}, sum);
-        if (others) {
-            // As Tile::add_lower, by way of the memory of this step's k and v: 128 rows, where k alone may have 64.
-            __syncthreads();
-            x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Slices::LD + c, run); });
-            __syncthreads();
-            y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Slices::LD + s); }, values.from(s0));
-        }
         if (!two) __syncthreads();
-        if (!two && more) next_k = from_k.ask(), next_v = from_v.ask();
+        if (!two && more) next_k = from_k.ask(s0 + 64, seen), next_v = from_v.ask(s0 + 64, seen);
     }
+    bool finite = true;
+    if (!CAREFUL) y.each([&](int, int, real x) { finite &= is_finite(x); });
+    if (!CAREFUL && __syncthreads_or(!finite)) return false;
     for (int i = 0; i < 2; i++) top[i] *= fabs(scale);
-    save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
-    y.put(queries.to(o, d.v, c0));
+    const Place to(tiles(d.v, 64), d.heads, tiles(d.t, Slices::ROWS), CAREFUL ? blockIdx.x : anew(blockIdx.x));
+    const Rows rows(d.t, d.h, to.head, to.row * Slices::ROWS);
+    save_rows(y, rows, top, sum, lse, to.column * 64, to.head * d.t + to.row * Slices::ROWS, d.heads * d.t);
+    y.put(rows.to(o, d.v, to.column * 64));
+    return true;
+}
+
+// Called, so that it takes no registers from what runs before it.
+template <int R>
+__device__ __noinline__ void careful_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {
+    wide_forward<R, true, true>(q, k, v, o, lse, scale, d);
 }
 
 // p ← exp(scale q·k − lse), from lse as a power of 2, and dx ← p (dx − δ); both are 0 where the key is not seen. Where one
@@ -573,7 +632,7 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     const Place at(tiles(d.k, 64), d.heads, tiles(d.t, Slices::ROWS));
     const i64 c0 = at.column * 64, t0 = at.row * Slices::ROWS, before = d.s - d.t;
     const Rows queries(d.t, d.h, at.head, t0);
-    const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
+    const int seen = (int)(before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t));
     Slices memory{(bf16*)dynamic_memory()};
     const bool two = Slices::two(d);
     bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v);
@@ -587,16 +646,16 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     }
     const Rows all(d.s, d.h, at.head, 0);
     const Slices::Step one = memory.step(d.k, d.v), other = two ? memory.step(d.k, d.v) : one;
-    Feed from_k(all.of(x.k, d.k, 0, seen), 0, d.k, one.first, other.first);
-    Feed from_v(all.of(x.v, d.v, 0, seen), 0, d.v, one.second, other.second);
+    Feed<false> from_k(all.of(x.k, d.k, 0, seen), 0, d.k, one.first, other.first);
+    Feed<false> from_v(all.of(x.v, d.v, 0, seen), 0, d.v, one.second, other.second);
     Tile<R, 4, 2, 2> y;
-    bf16 *next_k = from_k.ask(), *next_v = from_v.ask();
+    bf16 *next_k = from_k.ask(0, seen), *next_v = from_v.ask(0, seen);
     for (int s0 = 0; s0 < seen; s0 += 64) {
         const bf16 *ks = next_k, *vs = next_v;
         const bool more = s0 + 64 < seen;
         wait_for_copies();
         __syncthreads();
-        if (two && more) next_k = from_k.ask(), next_v = from_v.ask();
+        if (two && more) next_k = from_k.ask(s0 + 64, seen), next_v = from_v.ask(s0 + 64, seen);
         T p, dx;
         Slices::product<64>(p, qs, ks, d.k);
         Slices::product<64>(dx, gs, vs, d.v);
@@ -609,7 +668,7 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
                            past >= 63 || T::col(j) <= past + T::row(i));
         y.template multiply_held<0>(dx, {ks + c0 * Slices::LD, Slices::LD});
         if (!two) __syncthreads();
-        if (!two && more) next_k = from_k.ask(), next_v = from_v.ask();
+        if (!two && more) next_k = from_k.ask(s0 + 64, seen), next_v = from_v.ask(s0 + 64, seen);
     }
     y.join(dynamic_memory());
     y.put(queries.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
@@ -629,8 +688,8 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
     Slices::fill<R, 128>(vs, own.of(x.v, d.v));
     const int from = s0 > before ? (int)(s0 - before) / 64 * 64 : 0;
     const Slices::Step one = memory.step(d.k, d.v), other = two ? memory.step(d.k, d.v) : one;
-    Feed from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, one.first, other.first);
-    Feed from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, one.second, other.second);
+    Feed<false> from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, one.first, other.first);
+    Feed<false> from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, one.second, other.second);
     real *first_lse = (real*)memory.next, *first_delta = first_lse + 128;
     // A thread's row of a step: lse, delta.
     const auto row_of = [&](int t0) {
@@ -643,7 +702,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         if (threadIdx.x < 64) first_lse[turn + threadIdx.x] = row.v[0], first_delta[turn + threadIdx.x] = row.v[1];
     };
     Tile<R, 4, 2, 2> yk, yv;
-    bf16 *next_q = from_q.ask(), *next_g = from_g.ask();
+    bf16 *next_q = from_q.ask(from, (int)d.t), *next_g = from_g.ask(from, (int)d.t);
     keep_row(from, row_of(from));
     for (int t0 = from; t0 < d.t; t0 += 64) {
         const bf16 *qs = next_q, *gs = next_g;
@@ -651,7 +710,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         const bool more = t0 + 64 < d.t;
         wait_for_copies();
         __syncthreads();
-        if (two && more) next_q = from_q.ask(), next_g = from_g.ask();
+        if (two && more) next_q = from_q.ask(t0 + 64, (int)d.t), next_g = from_g.ask(t0 + 64, (int)d.t);
         T p, dx;
         Slices::product<64>(p, ks, qs, d.k);
         Slices::product<64>(dx, vs, gs, d.v);
@@ -667,7 +726,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Slices::LD, Slices::LD});
         if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Slices::LD, Slices::LD});
         if (!two) __syncthreads();
-        if (!two && more) next_q = from_q.ask(), next_g = from_g.ask();
+        if (!two && more) next_q = from_q.ask(t0 + 64, (int)d.t), next_g = from_g.ask(t0 + 64, (int)d.t);
         if (more) keep_row(t0 + 64, next);
     }
     yk.join(dynamic_memory());
@@ -737,7 +796,13 @@ KERNELS(4, LARGE_TILED_KERNEL, fading_, true)
 #define WIDE_KERNELS(R)                                                                                               \
     TILED_KERNEL forward_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse,    \
         real scale, Sizes d) {                                                                                        \
-        if constexpr (sizeof(S) == 2) wide_forward<R>(q, k, v, o, lse, scale, d);                                     \
+        if constexpr (sizeof(S) == 2) wide_forward<R, false, true>(q, k, v, o, lse, scale, d);                        \
+    }                                                                                                                 \
+    TILED_KERNEL narrow_forward_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o,     \
+        S* lse, real scale, Sizes d) {                                                                                \
+        if constexpr (sizeof(S) == 2)                                                                                 \
+            if (!wide_forward<R, true, false>(q, k, v, o, lse, scale, d))                                             \
+                careful_forward<R>(q, k, v, o, lse, scale, d);                                                        \
     }                                                                                                                 \
     LARGE_TILED_KERNEL queries_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*,            \
         const S* d_o, const S* lse, const real* delta, S* dq, int acc, real*, real*, real scale, Sizes d) {           \

@@ -3,7 +3,7 @@
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Arg, Launch, Module, Tiles},
+    cuda::{Arg, Launch, Module, Tiles, in_packs},
     kernels::attention::Plan,
     sized,
     tensor::{Cuda, CudaTemp, DType, Tensor},
@@ -107,9 +107,11 @@ pub fn forward(cu: &Cuda, p: Plan<f64>, x: In, y: &mut [Value]) {
     let on = Device::new(cu, &p, x);
     if let [o, lse] = y {
         let ([g, after, upto], _sums) = on.gates(cu, x);
-        let args = args![&x[0], &x[1], &x[2], g, after, upto, o, lse, p.scale, on.sizes];
-        let over = on.launch(Kernel::Forward, p.d.v);
-        cu.launch(&MODULE, named!(on, "forward", "fading_forward"), on.dtype, over, args);
+        let [keys, values] = [&x[1], &x[2]].map(Arg::from);
+        let narrow = on.wide && p.d.k <= 64 && in_packs(p.d.k, on.dtype, [keys]) && in_packs(p.d.v, on.dtype, [values]);
+        let kernel = if narrow { "narrow_forward_8" } else { named!(on, "forward", "fading_forward") };
+        let args = args![&x[0], keys, values, g, after, upto, o, lse, p.scale, on.sizes];
+        cu.launch(&MODULE, kernel, on.dtype, on.launch(Kernel::Forward, p.d.v), args);
     }
 }
 
