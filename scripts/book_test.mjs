@@ -56,7 +56,7 @@ for (const name of pages) {
     if (place) assert.ok(readFileSync(join(site, to), 'utf8').includes(` id="${place}"`), `${name}: ${href}`);
     links++;
   }
-  if (!['index.html', 'tour.html', 'exercises.html'].includes(name) && trains) {
+  if (!['index.html', 'tour.html', 'table.html', 'exercises.html'].includes(name) && trains) {
     await ready(page);
     await page.locator('#bits').fill('1101');
     assert.equal(await page.locator('.panel:not([hidden]) .seen td').count(), 12, name);
@@ -91,7 +91,7 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
   assert.match(await lit(), /sigmoid/);
   await page.locator('#eq-3 .lines').focus();
   await page.keyboard.press('Enter');
-  assert.match(await lit(), /fn write/);
+  assert.match(await lit(), /let error/);
   assert.ok(await page.evaluate(() => document.activeElement.matches('.line.lit')), 'the line has the focus');
   assert.ok(await page.evaluate(() => {
     const line = document.querySelector('.line.lit').getBoundingClientRect(), frame = document.querySelector('.source').getBoundingClientRect();
@@ -99,6 +99,12 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
   }), 'the line is in sight');
   await page.locator('.back').first().click();
   assert.ok(await page.evaluate(() => location.hash.startsWith('#eq-')));
+  // The op's formula too, and back.
+  await page.locator('#eq-3 .lines').nth(1).click();
+  assert.ok(await page.evaluate(() => document.activeElement.matches('#op .line.lit')), 'the line of the op has the focus');
+  assert.match(await lit(), /outer\(k, written\)/);
+  await page.locator('#op .back').first().click();
+  assert.ok(await page.evaluate(() => location.hash.startsWith('#op-eq-')));
   assert.deepEqual(bad, []);
   await context.close();
 }
@@ -152,6 +158,34 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
   await context.close();
 }
 
+// The inspector inside a page, of the model and its parent, on bits that are typed: its numbers are the page's.
+if (trains) {
+  const { context, page, bad } = await open('delta_net.html');
+  await ready(page);
+  await page.locator('#beside').check();
+  await page.waitForFunction(() => document.querySelectorAll('.panel:not([hidden]) .seen table').length === 2);
+  await page.locator('#inspector summary').click();
+  const frame = await (await page.locator('#frame').elementHandle()).contentFrame();
+  await page.locator('#bits').fill('110100');
+  await page.waitForFunction(() => document.querySelector('#frame').contentWindow.inspector?.data.tokens.length === 6, null, { timeout: 20000 });
+  assert.equal(await frame.locator('.run').count(), 2);
+  const [there, here] = await page.evaluate(() => {
+    const inspector = document.querySelector('#frame').contentWindow.inspector, { data, numbers } = inspector;
+    const of = (run, name) => [...numbers(data.runs[run].layers[0][name])];
+    const panels = lab.panels().map(panel => panel.lib.trace('110100').blocks[0]);
+    return [[of(0, 'S'), of(1, 'S')], panels.map(block => block.find(q => q.name === 'S').data)];
+  });
+  assert.deepEqual(there, here);
+  assert.ok(there[0].some(x => x !== 0));
+  const before = await frame.locator('.now').innerText();
+  await frame.locator('[aria-label="next step"]').click();
+  assert.notEqual(await frame.locator('.now').innerText(), before);
+  assert.ok(await frame.locator('.equations dt math').count() > 3, 'equations of the inspector');
+  await page.locator('#frame').screenshot({ path: join(out, 'inspector.png') });
+  assert.deepEqual(bad, []);
+  await context.close();
+}
+
 // The losses of the program, step by step, in the page; and what the buttons do.
 if (trains) {
   for (const model of ['lstm', 'delta_net']) {
@@ -201,10 +235,10 @@ if (trains) {
   await two.context.close();
 }
 
-for (const name of ['index', 'tour', 'lstm', 'delta_net', 'mamba3']) {
+for (const name of pages.map(page => page.replace('.html', ''))) {
   for (const [width, colorScheme] of [[1200, 'light'], [1200, 'dark'], [400, 'light'], [400, 'dark']]) {
     const { context, page } = await open(`${name}.html`, { viewport: { width, height: 900 }, colorScheme });
-    const mixer = !['index', 'tour'].includes(name);
+    const mixer = !['index', 'tour', 'table', 'exercises'].includes(name);
     if (mixer && trains) await ready(page);
     if (mixer) await page.locator('#eq-3').click();
     await page.screenshot({ path: join(out, `${name}-${width}-${colorScheme}.png`), fullPage: true });

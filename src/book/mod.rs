@@ -58,6 +58,7 @@ impl Site {
             ("book.js".into(), page::script()),
             ("index.html".into(), page::index(engine.is_some())),
             ("tour.html".into(), tour::page(engine.is_some())),
+            ("table.html".into(), page::table()),
             ("exercises.html".into(), page::exercises()),
         ];
         bar.inc(1);

@@ -155,7 +155,14 @@ pub fn index(trains: bool) -> String {
                 ": with eigenvalues between 0 and 1 a state fades or stays; at −1 it flips, which parity needs; a "
                 "complex pair turns it."
             }
+            p {
+                "Where its eigenvalues are the same for every token, or real and not negative, no parity is possible at any "
+                "length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
+                "which their states can flip. What can be learned is another matter than what can be expressed: "
+                code { "docs/state_tracking.md" } " has what training found."
+            }
             p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation. "
+                a href="table.html" { "A table" } " has all mixers beside one another. "
                 a href="exercises.html" { (EXERCISES.len()) " exercises" } " are for who wants to write it all once." }
             div.halves { section {
             h2 { "The family tree" }
@@ -176,6 +183,44 @@ pub fn index(trains: bool) -> String {
         }
     };
     around("The annotated zoo", &main, trains)
+}
+
+/// A table of all mixers, by the kind of their state.
+pub fn table() -> String {
+    let main = html! {
+        header.top { nav aria-label="Pages" { a href="index.html" { "The annotated zoo" } a href="tour.html" { "The tour" } } }
+        main #main tabindex="-1" {
+            h1 { "All mixers in one table" }
+            p {
+                "H heads have keys of K and values of V channels, N is the number of states, P that of Mamba-2's and Mamba-3's "
+                "channels for each head, E that of Mamba's inner channels, D the width, n the steps of a token, C a stretch, "
+                "and t the tokens so far. A step's multiplications are those beside the projections. "
+                code { "tapezoo models" } " prints the same."
+            }
+            @for family in Family::present() {
+                @let members: Vec<&str> = models::names().into_iter().filter(|n| about(n).family == family).collect();
+                h2 { (family.title()) }
+                div.scroll tabindex="0" role="region" aria-label=(family.title()) { table {
+                    tr { @for head in ["mixer", "transition", "eigenvalues", "state", "a step", "forms"] { th scope="col" { (head) } } }
+                    @for mixer in members { tr {
+                        th scope="row" { a href=(file(mixer)) { (name(mixer)) } }
+                        td { (PreEscaped(math(about(mixer).transition))) }
+                        td { (words(about(mixer).eigenvalues)) }
+                        td { (PreEscaped(math(about(mixer).state))) }
+                        td { (PreEscaped(math(about(mixer).cost))) }
+                        td { (forms(mixer)) }
+                    } }
+                } }
+            }
+        }
+    };
+    around("All mixers in one table: the annotated zoo", &main, false)
+}
+
+/// The forms of a mixer.
+fn forms(mixer: &str) -> String {
+    let forms = models::forms(&models::ModelConfig { mixer: mixer.into(), ..Default::default() }).unwrap_or_default();
+    forms.iter().map(|form| form.kind()).collect::<Vec<_>>().join(", ")
 }
 
 /// The list of exercises.
@@ -361,18 +406,20 @@ fn documentation(file_of: &File, elsewhere: &[Vec<RangeInclusive<usize>>]) -> Ma
 fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Markup {
     let (row, lines, [eq, l]) = (&file_of.rows[i], &file_of.links[i], file_of.places);
     let label = row.label(i);
+    let (columns, remarks): (Vec<&String>, Vec<&String>) = row.remarks.iter().partition(|remark| is_equation(remark));
     let all = [spelled(l, lines), spelled("P", elsewhere)].concat().join(",");
     html! {
         li id={ (eq) (i + 1) } class=[row.goes_on.then_some("on")] data-lines=[Some(all).filter(|all| !all.is_empty())] {
             div.row {
                 @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
+                @for column in columns { div.scroll { (PreEscaped(math(column))) } }
                 @if let Some(label) = &label { " " span.number { (label) } }
             }
             div.notes {
                 @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
                     span { (words(place.trim_matches(['(', ')']))) }
                 }
-                @for remark in &row.remarks { span { (remarked(remark)) } }
+                @for remark in remarks { span { (remarked(remark)) } }
                 @for (symbols, shape) in &file_of.shapes[i] { span.shape { i { (symbols) } " " code { (shape) } } }
                 @if let Some(first) = lines.first() { a.lines href={ "#" (l) (first.start()) } { (named(lines)) } }
                 @if let Some(first) = elsewhere.first() {
@@ -381,6 +428,12 @@ fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Ma
             }
         }
     }
+}
+
+/// Whether a column beside an equation is another one, of a symbol with an index, a matrix, or a gradient.
+fn is_equation(column: &str) -> bool {
+    let left = column.split_once(" = ").or_else(|| column.split_once(" ← ")).map_or("", |sides| sides.0);
+    !left.contains(' ') && (left.contains('_') || left.starts_with(|c: char| c.is_uppercase() || c == 'd'))
 }
 
 /// A remark: mathematics, where it looks like some, or words.
@@ -483,15 +536,13 @@ fn family(mixer: &str) -> Markup {
 }
 
 fn facts(mixer: &str, about: &About) -> Markup {
-    let forms = models::forms(&models::ModelConfig { mixer: mixer.into(), ..Default::default() }).unwrap_or_default();
-    let forms: Vec<&str> = forms.iter().map(|form| form.kind()).collect();
     html! {
         dl.facts {
             div { dt { "transition A" sub { "t" } } dd { (PreEscaped(math(about.transition))) } }
             div { dt { "its eigenvalues" } dd { (words(about.eigenvalues)) } }
             div { dt { "state of a block, in numbers" } dd { (PreEscaped(math(about.state))) } }
             div { dt { "multiplications of a step, beside projections" } dd { (PreEscaped(math(about.cost))) } }
-            div { dt { "forms" } dd { (forms.join(", ")) } }
+            div { dt { "forms" } dd { (forms(mixer)) } }
             div { dt { "paper" } dd { (words(about.source)) } }
         }
         p.soft {

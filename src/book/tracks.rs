@@ -1,12 +1,16 @@
 //! What a mixer can and cannot track, and the test that shows it, or the reason where there is no test.
 
 /// A paragraph for each mixer: what the term buys in which it differs from its parent.
-const BUYS: &str = include_str!("buys.md");
+const ZOO: &str = include_str!("../../docs/zoo.md");
 
-/// What the new term of a mixer buys.
+/// What the new term of a mixer buys: its paragraph in docs/zoo.md, which begins with its name in bold.
 pub fn buys(mixer: &str) -> Option<String> {
-    let mut entries = BUYS.split("## ").filter_map(|entry| entry.split_once("\n\n"));
-    entries.find(|entry| entry.0 == mixer).map(|(_, text)| text.trim().replace('\n', " "))
+    let letters = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    ZOO.split("\n\n").find_map(|paragraph| {
+        let (name, text) = paragraph.strip_prefix("**")?.split_once("**")?;
+        let (_, text) = text.split_once(". ")?;
+        (letters(name) == letters(mixer)).then(|| text.trim().replace('\n', " "))
+    })
 }
 
 /// A fact, and the test in `tests/expressivity.rs` that fails if it is none.

@@ -23,7 +23,7 @@ use toml::{Table, Value};
     after_help = "Examples:
   tapezoo models                    all of them, a line each
   tapezoo models delta_net mamba    two with their transition, state, cost, paper and equations
-  tapezoo models --tree > zoo.svg   how they descend from one another"
+  tapezoo models --tree > tree.svg  how they descend from one another"
 )]
 pub(super) struct Models {
     /// Mixers, or all
