@@ -19,8 +19,20 @@ PROGRAM = os.path.abspath(os.environ.get("TAPEZOO") or "target/release/tapezoo")
 SCRATCH = "target/reproduce"
 
 
-def tapezoo(args, root, name):
-    """What a run leaves, made now if it is not there."""
+def few(args, **more):
+    """The arguments with other values for these flags."""
+    for flag, value in more.items():
+        args = re.sub(rf" --{flag} \S+", "", args) + f" --{flag} {value}"
+    return args
+
+
+def tapezoo(root, name, more):
+    """What a run leaves, made now if it is not there, with other values for the flags `more`."""
+    run = name.split("/")[0]
+    args = RUNS[run][1]
+    if args.startswith("scripts/"):
+        return from_script(shlex.split(args), f"{root}/{run}", f"{root}/{name}")
+    args = few(args, **more)
     path, command = f"{root}/{name}", f"tapezoo {args}\n"
     if os.path.exists(f"{path}.command") and open(f"{path}.command").read() != command:
         raise SystemExit(f"{path} is of another command, see {path}.command; delete both to run\n{command}")
@@ -34,6 +46,13 @@ def tapezoo(args, root, name):
             done = subprocess.run([PROGRAM, *how, *JOBS], stdout=log, stderr=log)
         if done.returncode:
             raise SystemExit(f"{name} failed, see {path}.log; the same command goes on")
+    return Results(path)
+
+
+def from_script(args, out, path):
+    """A run directory that a script leaves below `out`; the same command goes on."""
+    if not Results.finished(path):
+        subprocess.run(["python3", *args, "--out", out, "--program", PROGRAM, *JOBS], check=True)
     return Results(path)
 
 
@@ -54,18 +73,11 @@ def stamp(name, made_by):
     return f"*`scripts/reproduce.sh {name}`; commit {commit}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}.*"
 
 
-def few(args, **more):
-    """The arguments with other values for these flags."""
-    for flag, value in more.items():
-        args = re.sub(rf" --{flag} \S+", "", args) + f" --{flag} {value}"
-    return args
-
-
 def made(name, root, figures, small=False, **more):
     """The Markdown of an entry, with its stamp; its figures go to the folder `figures`. A small one has a few steps of one seed."""
     entry = ENTRIES[name]
     more = {"steps": 20, "seeds": 1, "eval-every": 10} if small else more
-    results = [tapezoo(few(RUNS[run][1], **more), root, run) for run in entry.runs]
+    results = [tapezoo(root, run, more) for run in entry.runs]
     pages = [page.format(runs=root) for page in entry.pages]
     if small:
         pages = [page if entry.runs else few(page, steps=20) for page in pages if not entry.runs or "seed0" in page]
@@ -151,7 +163,7 @@ def check():
 
 def listing():
     for name, entry in ENTRIES.items():
-        hours = entry.hours + sum(RUNS[run][0] for run in entry.runs) / 60
+        hours = entry.hours + sum(RUNS[run][0] for run in {run.split('/')[0] for run in entry.runs}) / 60
         print(f"{name:16} {entry.document:22} {hours:6.2f} core-hours  {entry.what}")
         if entry.command:
             print(f"{'':17}{entry.command}")

@@ -1,6 +1,7 @@
 """What stands in the documents and comes from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
 
-A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took. An entry says how its part of a document
+A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took; or that of a Python script in scripts/
+which takes `--out DIR` and `--program FILE`, and goes on where it stopped: `RUN/a/b` is then the run directory DIR/a/b. An entry says how its part of a document
 is written from the results of its runs. To add one: a line in each, and in the document the marks
 
     <!-- reproduce.sh NAME writes from here -->
