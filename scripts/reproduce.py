@@ -65,12 +65,12 @@ def version():
 
 def stamp(name, made_by):
     """The line that says where a block is from. Builds of the same source are one."""
-    found = [re.match(r"(\S+?)T.*\(commit ([^,]+), source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
+    found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
     if len({source for _, _, source, _, _ in found}) > 1:
         raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
     _, commit, _, processor, kernels = found[0]
     days = sorted({day for day, *_ in found})
-    return f"*`scripts/reproduce.sh {name}`; commit {commit}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}.*"
+    return f"*`scripts/reproduce.sh {name}`; commit {commit or 'unknown'}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}.*"
 
 
 def made(name, root, figures, small=False, **more):
