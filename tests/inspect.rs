@@ -425,7 +425,8 @@ fn a_gate_is_what_its_equation_sums_up() {
             near(layer[gate].at(t)[row], f(sum), format_args!("{gate} {row} of {} at {t}", w[of].shape.len()));
         }
     };
-    let cases: [(&str, [&str; 3], &dyn Fn(f32) -> f32); 6] = [
+    type Case<'a> = (&'a str, [&'a str; 3], &'a dyn Fn(f32) -> f32);
+    let cases: [Case; 6] = [
         ("delta_product:householders=3", ["beta", "W_β", ""], &sigmoid),
         ("gsa:state=3", ["alpha", "W_f", ""], &|x| sigmoid(x).powf(0.125)),
         ("fox", ["f", "w_f", "b_f"], &sigmoid),

@@ -155,7 +155,7 @@ fn lists_fit_the_terminal() {
     // The rest of a line stands below its second column, if that leaves room.
     assert_eq!(fit("  ab  one two three\n", 12), "  ab  one\n      two\n      three\n");
     assert_eq!(fit("  abcdef        one two three", 16), "  abcdef   one\n    two three\n");
-    assert_eq!(fit("  abcdef      one two three      (eq. 4)", 26), "  abcdef   one two three\n    (eq. 4)\n");
+    assert_eq!(fit("  abcdef          one two three      (eq. 4)", 31), "  abcdef   one two three\n    (eq. 4)\n");
     assert_eq!(fit("one two\n\nthree", 5), "one\ntwo\n\nthree\n");
 }
 

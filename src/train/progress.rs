@@ -196,10 +196,10 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// The line of a run, on a narrow terminal or a wide one.
+/// The line of a run, on a narrow terminal, which has room for the loss alone, or a wide one.
 fn of_a_run(narrow: bool) -> ProgressStyle {
     style(match narrow {
-        true => "{prefix:16!} {pos}/{len} {wide_msg}",
+        true => "{prefix:16!} {pos}/{len} {msg:11!}",
         false => "{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}",
     })
 }
