@@ -10,8 +10,9 @@ use program::program;
 use std::process::{Command, Output};
 use tapezoo::{
     args,
-    autograd::Tape,
+    autograd::{Gen, Tape},
     cuda::{Launch, Module, emulator, guarded},
+    ops::delta::DeltaRule,
     tensor::{Cx, DType, Device, Shape, Tensor},
 };
 
@@ -193,4 +194,28 @@ fn what_an_older_device_cannot_do_is_said() {
         ["harmless", "65 KiB", "64 there", "--dtype f32"]
     };
     names(&told, &words);
+}
+
+/// A block of a GeForce has 99 KiB of shared memory, of an A100 163: less than tiles of 64 take in double precision.
+#[test]
+fn in_double_precision_tiles_are_as_small_as_the_device_needs() {
+    const NAME: &str = "in_double_precision_tiles_are_as_small_as_the_device_needs";
+    if !is_child(NAME) {
+        return ["99k", "163k"].iter().for_each(|shared| child(NAME, &[("TAPEZOO_EMU_SHARED", shared)]));
+    }
+    let on = |tape: Tape| -> Vec<Vec<f64>> {
+        let g = &mut Gen::new(4);
+        let shapes: [&[usize]; 5] = [&[1, 70, 1, 8], &[1, 70, 1, 8], &[1, 70, 1, 9], &[1, 70, 1], &[1, 1, 8, 9]];
+        let x = shapes.map(|shape| g.range(shape, 0.0, 0.5));
+        let x = x.map(|x| tape.leaf(&x.to_device_as(tape.cx(), DType::F64)));
+        let o = tape.apply_dyn(Box::new(DeltaRule { chunk: 64, scale: 1.0 }), &x)[0];
+        tape.backward(o.sum());
+        let gradients = x.iter().filter_map(|x| x.grad()).map(|g| g.to_f64());
+        std::iter::once(o.value().to_f64()).chain(gradients).collect()
+    };
+    let Some(tape) = emulated() else { return };
+    let (got, want) = (on(tape), on(Tape::open(Device::Cpu).unwrap()));
+    assert_eq!((got.len(), want.len()), (6, 6));
+    let far = got.iter().flatten().zip(want.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(far < 1e-10, "off by {far:.1e}");
 }

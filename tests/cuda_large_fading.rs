@@ -47,11 +47,13 @@ fn erasing(chunk: usize) -> Box<dyn Op> {
 }
 
 /// Sizes [B, T, H, K, V], and the chunk.
-const SIZES: [([usize; 5], usize); 9] = [
+const SIZES: [([usize; 5], usize); 10] = [
     ([1, 130, 1, 20, 9], 64),
     ([1, 70, 1, 130, 3], 64),
     ([1, 40, 2, 36, 5], 32),
     ([1, 20, 1, 18, 20], 16),
+    // Heads enough for blocks that go along them.
+    ([1, 40, 64, 5, 33], 32),
     ([1, 70, 1, 5, 3], 100),
     ([1, 0, 2, 4, 3], 8),
     ([0, 5, 2, 4, 3], 8),

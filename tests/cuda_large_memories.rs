@@ -130,6 +130,9 @@ fn linear_attention_of_several_chunks() {
         (1, 70, 1, 72, 136, 64, None),
         (1, 40, 2, 32, 16, 32, Some(0.1)),
         (2, 75, 2, 17, 9, 32, Some(0.1)),
+        // Heads enough for blocks that go along them.
+        (2, 70, 32, 20, 33, 64, None),
+        (1, 40, 16, 72, 136, 32, None),
         (1, 50, 1, 33, 70, 16, None),
         (1, 300, 1, 5, 3, 100, None),
         (1, 0, 2, 4, 3, 8, Some(0.1)),

@@ -12,6 +12,7 @@ using namespace driver;
 struct Handle {
   Stream* stream;
   int mode = 0;
+  void* workspace = nullptr;
 };
 enum { DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };  // of the math mode
 enum { NOT_INITIALIZED = 1, INVALID = 7, EXECUTION_FAILED = 13, UNSUPPORTED = 15 };
@@ -100,20 +101,22 @@ static int product(Handle* h, const Product& p) {
     if (x->type != F32 && x->type != F64 && x->type != BF16) return refuse(UNSUPPORTED, "cuBLAS: data type %d", x->type);
   // cuBLAS may split a long sum and would add its parts in bf16.
   if (p.c.type == BF16 && !(h->mode & DISALLOW_REDUCED_PRECISION_REDUCTION)) return refuse(UNSUPPORTED, "cuBLAS: a bf16 product whose parts may be added in bf16 (cublasSetMathMode)");
+  // What cuBLAS takes for itself then would become a part of the graph.
+  if (h->stream && h->stream->capturing && !h->workspace) return refuse(UNSUPPORTED, "cuBLAS: a product is captured without a workspace (cublasSetWorkspace)");
   if (!p.m || !p.n || !p.batch || cuemu::options.record) return SUCCESS;
   return submit(h->stream, [p] { return multiply(p); });
 }
 
-CUEMU_API int cublasCreate_v2(Handle** h) { return *h = new Handle{nullptr, 0}, SUCCESS; }
+CUEMU_API int cublasCreate_v2(Handle** h) { return *h = new Handle{nullptr}, SUCCESS; }
 // It waits for the whole device, which spoils what any stream captures meanwhile.
 CUEMU_API int cublasDestroy_v2(Handle* h) {
   std::lock_guard<std::recursive_mutex> hold(driver::lock);
   driver::not_while_capturing("cublasDestroy");
   return delete h, SUCCESS;
 }
-CUEMU_API int cublasSetStream_v2(Handle* h, Stream* s) { return h->stream = s, SUCCESS; }
+CUEMU_API int cublasSetStream_v2(Handle* h, Stream* s) { return h->stream = s, h->workspace = nullptr, SUCCESS; }  // it takes the workspace back
 CUEMU_API int cublasSetMathMode(Handle* h, int mode) { return h->mode = mode, SUCCESS; }
-CUEMU_API int cublasSetWorkspace_v2(Handle*, void*, size_t) { return SUCCESS; }
+CUEMU_API int cublasSetWorkspace_v2(Handle* h, void* workspace, size_t) { return h->workspace = workspace, SUCCESS; }
 CUEMU_API int cublasSetPointerMode_v2(Handle*, int mode) { return mode ? refuse(UNSUPPORTED, "cuBLAS: scalars on the device") : SUCCESS; }
 CUEMU_API int cublasGetPointerMode_v2(Handle*, int* mode) { return *mode = 0, SUCCESS; }
 CUEMU_API int cublasSetAtomicsMode(Handle*, int) { return SUCCESS; }

@@ -22,7 +22,7 @@ def short(launch):
     if launch.module.endswith("flash.cu"):
         # The last blocks have the fewest tiles of keys, or of queries: the last sixteenth four at most.
         return launch, (launch.blocks * 15 // 16, 0, 0), 4
-    if name.startswith("states") and launch.module.endswith("erase_write/chunk.cu"):
+    if name.startswith("states") and launch.module.endswith("/chunk.cu"):
         t, *sizes, chunks = launch.args[-1]
         return replace(launch, args=[*launch.args[:-1], [4 * t // chunks, *sizes, 4]]), at, 4
     return launch, at, 1
@@ -67,6 +67,9 @@ def formula(of, launch, times):
         }[name])  # fmt: skip
     return sum({
         "fade_channels": halves * [product(k, C // 2, C // 2)],
+        # Of 32 columns.
+        "states": times * [product(columns=32)],
+        "states_backward": times * [product(columns=32)],
         "values_states": [product()],
         "cotangents_states": [product()],
         # Q Kᵀ, Q S, P V.

@@ -197,6 +197,34 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
     }
 }
 
+// outer and scan at once, where W is V: a block has C rows and 32 columns of the state of a head, and goes from chunk to
+// chunk. What chunks add is neither written nor read; but there must be heads enough.
+template <int R, bool BACK, class P, class G>
+__device__ void along(const S* s, Rows a, Wide y, G gates, P* states, S* s_end, int s_acc, Dims d) {
+    typedef Tile<R, 2> T;
+    real* memory = dynamic_memory();
+    const u32 across = tiles(d.v, T::W), down = tiles(d.k, T::C), head = blockIdx.x / across / down;
+    const int c0 = blockIdx.x % across * T::W, r0 = blockIdx.x / across % down * T::C, k = (int)d.k, v = (int)d.v;
+    const i64 size = d.k * d.v, first = r0 * d.v + c0;
+    T sum;
+    if (s) sum.add_rows(Matrix<S>(s + head * size + first, (u32)v, k - r0, v - c0));
+    for (i64 n = 0; n < d.chunks; n++) {
+        const auto chunk = [&](i64 n) { return Steps(d, head, BACK ? d.chunks - 1 - n : n); };
+        const Steps t = chunk(n);
+        if (n + 1 < d.chunks) {
+            const Steps next = chunk(n + 1);
+            a.rows(next, r0).prefetch(T::C);
+            y.rows(next, c0).prefetch(T::W);
+        }
+        sum.put(Target<P>(states + t.id * size + first, (u32)v, k - r0, v - c0));
+        const auto weights = gates.template load<R>(t, false, memory + T::SCRATCH);
+        sum.scale_rows([&](int r) { return r0 + r < k ? gates.whole(t, d, r0 + r) : real(0); });
+        const auto weight = [&](int s) { return a.scale * (BACK ? weights.start(s) : weights.end(s)); };
+        sum.template add<0, 0>(memory, t.n, scaled(a.rows(t, r0), weight), y.rows(t, c0));
+    }
+    if (s_end) sum.put(Target<S>(s_end + head * size + first, (u32)v, k - r0, v - c0, s_acc));
+}
+
 // A number to multiply with, and one to divide by.
 struct Ratio { real times, by; };
 

@@ -1,12 +1,18 @@
 //! Matrix products by cuBLAS, with sizes and strides as `kernels::gemm` has them.
 
 use super::{Gpu, Turn, lock};
-use crate::{cuda::View, dtype::DType};
-use cudarc::cublas::{result, sys};
+use crate::{
+    cuda::{Device, View},
+    dtype::DType,
+};
+use cudarc::{
+    cublas::{result, sys},
+    driver::result as driver,
+};
 use std::sync::MutexGuard;
 
-/// A cuBLAS handle: not to be used by two threads at once.
-pub(super) struct Handle(sys::cublasHandle_t);
+/// A cuBLAS handle, and the memory that its products may use besides: not to be used by two threads at once.
+pub(super) struct Handle(sys::cublasHandle_t, Option<u64>);
 // SAFETY: a handle may move between threads; a lock keeps them from using it at once.
 unsafe impl Send for Handle {}
 
@@ -16,6 +22,10 @@ impl Drop for Handle {
         let _turn = Turn::take();
         // SAFETY: made by `create_handle`, destroyed once.
         let _ = unsafe { result::destroy_handle(self.0) };
+        if let Some(workspace) = self.1 {
+            // SAFETY: made by `malloc_sync`, freed once, and nobody else has it.
+            let _ = unsafe { driver::free_sync(workspace) };
+        }
     }
 }
 
@@ -118,13 +128,21 @@ impl Gpu {
 
     #[track_caller]
     fn make_handle(&self) -> Handle {
-        // Parts of a sum that is split are added in single precision, whatever the result is stored in. Workspace is the
-        // handle's own: it lives as long as the stream, and so as long as a graph that is replayed there.
+        // Memory of its own: what cuBLAS takes by itself while a graph is recorded becomes a part of the graph, if it can
+        // be. NVIDIA advises this size for a Hopper; without it, where there is no more memory, products are as right.
+        let bytes = if self.device == Device::Emulated { 1 << 16 } else { 32 << 20 };
+        // SAFETY: the context is current.
+        let workspace = unsafe { driver::malloc_sync(bytes) }.ok();
+        // Parts of a sum that is split are added in single precision, whatever the result is stored in.
         let exact = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        let made = result::create_handle().map(Handle).and_then(|h| {
-            // SAFETY: both are alive, and the stream outlives the handle: it is dropped after it (see Gpu).
+        let made = result::create_handle().map(|h| Handle(h, workspace)).and_then(|h| {
+            // SAFETY: all are alive, and the stream outlives the handle: it is dropped after it (see Gpu). To set the stream
+            // takes back the workspace, so that comes first.
             unsafe {
                 result::set_stream(h.0, self.raw_stream().cast())?;
+                if let Some(at) = workspace {
+                    sys::cublasSetWorkspace_v2(h.0, at as *mut _, bytes).result()?;
+                }
                 sys::cublasSetMathMode(h.0, exact).result()?;
             }
             Ok(h)

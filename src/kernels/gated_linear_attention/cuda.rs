@@ -122,9 +122,25 @@ impl<'a> Plan<'a> {
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
+    /// A block for every 32 columns of the states of a head, which goes along it, if there are heads enough to fill a
+    /// device. (It depends on sizes alone, so that every device adds in the same order.)
+    fn along(&self) -> Option<Launch> {
+        let blocks = self.heads * self.tiles.over(self.k) * self.v.div_ceil(32);
+        let numbers = self.tiles.slices(self.dtype, 2) + 3 * self.tiles.side();
+        let launch = Launch::blocks(blocks, 256).shared(numbers * self.dtype.real().bytes());
+        (self.w == self.v && blocks >= 128).then_some(launch)
+    }
+
     /// The chunks' additions to the state, and the state before each chunk.
     fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> CudaTemp<'a> {
-        let (mut added, mut states) = (self.states(self.dtype.real()), self.states(self.dtype));
+        let mut states = self.states(self.dtype);
+        if let Some(over) = self.along() {
+            let last = last.map(|(s, _)| s);
+            let args = args![x.k, x.v, x.g, x.all, x.s, &mut states, last, self.dims];
+            self.launch(sized!("states", self.tiles), over, args);
+            return states;
+        }
+        let mut added = self.states(self.dtype.real());
         let args = args![x.k, x.v, x.g, &mut added, self.dims];
         self.launch(sized!("values_states", self.tiles), self.outer(), args);
         let (s, z) = last.map_or((None, None), |(s, z)| (Some(s), z));
@@ -186,12 +202,18 @@ pub fn backward<O: Memory>(
 
     // The states before each chunk, again: one product in ten.
     let states = p.forward_states(&x, None);
-    let (mut added, mut after) = (p.states(dtype.real()), p.states(dtype));
-    let args = args![x.q, d_o, by, last, x.g, &mut added, scale, p.dims];
-    p.launch(sized!("cotangents_states", p.tiles), p.outer(), args);
+    let mut after = p.states(dtype);
     let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
-    let args = args![&added, &mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
-    p.launch("scan_backward", cu.elements(p.heads * p.k * p.w), args);
+    if let Some(over) = p.along() {
+        let args = args![x.q, d_o, x.g, x.all, ds1, &mut after, ds, s_acc, scale, p.dims];
+        p.launch(sized!("states_backward", p.tiles), over, args);
+    } else {
+        let mut added = p.states(dtype.real());
+        let args = args![x.q, d_o, by, last, x.g, &mut added, scale, p.dims];
+        p.launch(sized!("cotangents_states", p.tiles), p.outer(), args);
+        let args = args![&added, &mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
+        p.launch("scan_backward", cu.elements(p.heads * p.k * p.w), args);
+    }
     let args = args![x.q, x.k, d_o, by, last, &after, x.g, x.scores, dv, v_acc, scale, p.dims];
     p.launch(sized!("values", p.tiles), p.scored(p.tiles.over(p.v), x.g, 0), args);
 
