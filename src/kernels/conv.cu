@@ -174,14 +174,15 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
 }
 
-#define CONV_FORWARD(NAME, N, V) \
+#define CONV_FORWARD_KERNELS(NAME, N, V) \
     extern "C" __global__ void __launch_bounds__(256, N == 4 && (V == 1 || sizeof(real) == 4) ? 2 : 1) conv_forward_##NAME( \
         const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ bias, \
         S* __restrict__ y, i64 b, i64 t, i64 d, i64 taps, i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
         forward<N, V>(x, w, state, bias, y, z, from, steps); \
     }
-#define CONV_BACKWARD(N) \
+#define CONV_KERNELS(N) \
+    CONV_FORWARD_KERNELS(N, N, 1) \
     extern "C" __global__ void __launch_bounds__(256, N == 4 && sizeof(real) == 4 ? 2 : 1) conv_backward_##N( \
         const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ g, \
         S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, \
@@ -189,8 +190,6 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
         const Sizes z = {b, t, d, taps}; \
         backward<N>(x, w, state, g, dx, acc_x, dstate, acc_s, sums, z, from, steps); \
     }
-CONV_FORWARD(packed_4, 4, 16 / sizeof(S))
-CONV_FORWARD(4, 4, 1)
-CONV_FORWARD(8, 8, 1)
-CONV_BACKWARD(4)
-CONV_BACKWARD(8)
+CONV_FORWARD_KERNELS(packed_4, 4, 16 / sizeof(S))
+CONV_KERNELS(4)
+CONV_KERNELS(8)
