@@ -89,7 +89,7 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
   const lit = () => page.evaluate(() => [...document.querySelectorAll('.line.lit')].map(line => line.textContent).join(''));
   await page.locator('#eq-2').click();
   assert.match(await lit(), /sigmoid/);
-  await page.locator('#eq-3 .lines').focus();
+  await page.locator('#eq-3 .lines').first().focus();
   await page.keyboard.press('Enter');
   assert.match(await lit(), /let error/);
   assert.ok(await page.evaluate(() => document.activeElement.matches('.line.lit')), 'the line has the focus');

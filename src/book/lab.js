@@ -81,7 +81,7 @@ function panelOf(place, lib, controls) {
       row('even?', run.targets.map(target => String(target ?? ''))),
       row('it says', said.map(String), t => said[t] === run.targets[t] ? 'right' : 'wrong'));
     const shown = run.blocks[0].filter(q => q.role !== 'vector');
-    const strongest = q => make('span', { class: 'soft' }, `(strongest: ${largest(q.data).toPrecision(2)})`);
+    const strongest = q => make('span', { class: 'soft' }, `(strongest: ${Number(largest(q.data).toPrecision(2))})`);
     // Every state and gate over the bits, a column a bit.
     const overTime = shown.map(q => {
       const width = q.shape.reduce((a, b) => a * b, 1), most = largest(q.data);
