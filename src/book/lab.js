@@ -204,10 +204,14 @@ async function startLab() {
   });
   $('restart').addEventListener('click', restart);
   $('signed')?.addEventListener('change', restart);
+  // Of two models only the parent may have the switch.
+  const offer = () => { if ($('signed')) $('signed').parentElement.hidden = !places.some(place => !place.hidden && 'signed' in place.dataset); };
+  offer();
   $('seed').addEventListener('change', restart);
   $('beside')?.addEventListener('change', async () => {
     places[1].hidden = !$('beside').checked;
     form.classList.toggle('two', $('beside').checked);
+    offer();
     if (!panels[1]) panels[1] = panelOf(places[1], await openLibrary(bytes), controls);
     restart();
   });
