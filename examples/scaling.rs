@@ -31,7 +31,7 @@ use tapezoo::{
         plot::{Figure, Line, Point},
         scale::{Axis, short},
     },
-    stamp::{BUILD, processor},
+    stamp::{self, BUILD, processor},
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig, rundir::write},
 };
@@ -222,6 +222,7 @@ fn draw(dir: &Path, longest: usize) -> Result<()> {
     for f in &figures {
         write(&dir.join(format!("{}.svg", f.name)), f.file().as_bytes())?;
     }
+    println!("`scripts/scaling.sh`; {}.\n", stamp::version().replace('\n', "; "));
     table("Training, the fastest form: µs a token.", &time);
     table("Training, the fastest form: bytes of memory a token.", &bytes);
     table("Training, the recurrent form, which records every step on the tape: µs a token.", &by_definition);

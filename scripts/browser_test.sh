@@ -5,6 +5,7 @@
 #   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
 #
 # Needs Node and Chromium (CHROMIUM names another than /usr/bin/chromium); fetches playwright-core from npm once.
+# TAPEZOO=FILE takes a program that is built already.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-target/browser_test}
@@ -12,9 +13,9 @@ mkdir -p "$out"
 if [ ! -d "$out/node_modules/playwright-core" ]; then
   npm install --prefix "$out" --no-audit --no-fund --silent playwright-core@1
 fi
-inspect=${INSPECT:-target/release/inspect}
-[ -x "$inspect" ] || cargo build --release --bin inspect
-page() { name=$1; shift; [ -f "$out/$name.html" ] || "$inspect" --out "$out/$name.html" --json "$@" > /dev/null; }
+tapezoo=${TAPEZOO:-target/release/tapezoo}
+[ -x "$tapezoo" ] || cargo build --release --bin tapezoo
+page() { name=$1; shift; [ -f "$out/$name.html" ] || "$tapezoo" inspect --out "$out/$name.html" --json "$@" > /dev/null; }
 
 page lstm --model lstm:lr=1e-2 --len 24 --steps 800
 page quasi_lstm --model quasi_lstm --len 24

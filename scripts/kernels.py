@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cells import FURTHER, MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
-from marks import insert
+from marks import insert, table
 
 STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
 # What is not of one op: its switch in a configuration, or in the environment.
@@ -135,17 +135,12 @@ def forms(program, about, options):
     none = ", ".join(f"`{op}`" for op in little if op not in best)
     rows = [[f"`{op}`", f"{best[op][0]:.2f}", best[op][1]] for op in sorted(best)]
     return f"""\
-`scripts/kernels.sh --forms --write`, one core, medians of {options.rounds} samples in turn; {about['build'].splitlines()[0]}:
+`scripts/kernels.sh --forms --write`, one core, medians of {options.rounds} samples in turn; {about['build'].replace(chr(10), '; ')}:
 
 {table(["kernel", "most", "where"], rows)}
 
 In none of these: {none or 'none'}.
 """
-
-
-def table(head, rows):
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return "\n".join(lines + [f"| {' | '.join(map(str, row))} |" for row in rows])
 
 
 def cells_of(name, found):

@@ -6,18 +6,30 @@ import os
 import sys
 
 
-def insert(path, script, text):
-    """Put `text` between the marks of `script`, whole or not at all."""
+def parts(path, script):
+    """The file up to and with the first mark of `script`, what is between its marks, and the rest."""
     marks = f"<!-- {script} writes from here -->", "<!-- to here -->"
     with open(path) as f:
         whole = f.read()
     before, mark, rest = whole.partition(marks[0])
-    _, end, after = rest.partition(marks[1])
+    text, end, after = rest.partition(marks[1])
     if not mark or not end:
         raise SystemExit(f"{path}: expected a line '{marks[0]}' and after it a line '{marks[1]}'")
+    return before + mark, text, end + after
+
+
+def insert(path, script, text):
+    """Put `text` between the marks of `script`, whole or not at all."""
+    before, _, after = parts(path, script)
     with open(path + ".tmp", "w") as f:
-        f.write(f"{before}{mark}\n\n{text}\n{end}{after}")
+        f.write(f"{before}\n\n{text}\n{after}")
     os.replace(path + ".tmp", path)
+
+
+def table(head, rows):
+    """A table in Markdown."""
+    line = lambda cells: f"| {' | '.join(map(str, cells))} |"
+    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def markdown(result):
     v = result["versions"]
     return f"""\
 `scripts/race.py --write`, {v['date']}; {v['cpu']}, one core;
-tapezoo {v['tapezoo']}, PyTorch {v['torch']}, JAX {v['jax']} (Python {v['python']}).
+tapezoo at commit {v['tapezoo']}, PyTorch {v['torch']}, JAX {v['jax']} (Python {v['python']}).
 
 Milliseconds of processor time a training step, medians of {result['samples']} samples in turn (of ours in brackets the 10th and
 the 90th percentile), how many times as long as ours the others take, and how they are written. The largest relative difference

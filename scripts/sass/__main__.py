@@ -91,7 +91,8 @@ def page(found, theirs):
     """The part of docs/gpu.md that is written."""
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("nvidia-cuda-nvrtc", "triton", "fla-core"))
     took = Measured()
-    about = f"`scripts/gpu_walk.sh --write`, {versions}. {table.DEVICE} Times in ms: least times, but for those measured."
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    about = f"`scripts/gpu_walk.sh --write`, commit {commit}, {versions}. {table.DEVICE} Times in ms: least times, but for those measured."
     parts = [
         "\n".join(textwrap.wrap(f"{about} Measured: {took.about}.", 120)),
         table.summary(found, took, theirs),

@@ -1,0 +1,207 @@
+"""Tables and figures of the documents, each from one command: the work of reproduce.sh, which see. tables.py has what they are."""
+import argparse
+import datetime
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+
+from marks import insert, parts
+from results import Page, Results, figure
+from tables import BY_HAND, ENTRIES, FIGURES, RUNS
+
+PROGRAM = os.path.abspath(os.environ.get("TAPEZOO") or "target/release/tapezoo")
+SCRATCH = "target/reproduce"
+
+
+def few(args, **more):
+    """The arguments with other values for these flags."""
+    for flag, value in more.items():
+        args = re.sub(rf" --{flag} \S+", "", args) + f" --{flag} {value}"
+    return args
+
+
+def tapezoo(root, name, more):
+    """What a run leaves, made now if it is not there, with other values for the flags `more`."""
+    run = name.split("/")[0]
+    args = RUNS[run][1]
+    if args.startswith("scripts/"):
+        return from_script(shlex.split(args), f"{root}/{run}", f"{root}/{name}")
+    args = few(args, **more)
+    path, command = f"{root}/{name}", f"tapezoo {args}\n"
+    if os.path.exists(f"{path}.command") and open(f"{path}.command").read() != command:
+        raise SystemExit(f"{path} is of another command, see {path}.command; delete both to run\n{command}")
+    if not Results.finished(path):
+        os.makedirs(root, exist_ok=True)
+        with open(f"{path}.command", "w") as f:
+            f.write(command)
+        how = ["train", "--resume", path] if os.path.exists(f"{path}/config.toml") else [*shlex.split(args), "--out", path]
+        print(f"{name}: {command}", end="", file=sys.stderr, flush=True)
+        with open(f"{path}.log", "a") as log:
+            done = subprocess.run([PROGRAM, *how, *JOBS], stdout=log, stderr=log)
+        if done.returncode:
+            raise SystemExit(f"{name} failed, see {path}.log; the same command goes on")
+    return Results(path)
+
+
+def from_script(args, out, path):
+    """A run directory that a script leaves below `out`; the same command goes on."""
+    if not Results.finished(path):
+        subprocess.run(["python3", *args, "--out", out, "--program", PROGRAM, *JOBS], check=True)
+    return Results(path)
+
+
+def version():
+    """What builds and processors write into made_by.txt, of the program as it is."""
+    said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
+    build, processor, kernels = said.splitlines()[0], re.search("processor: (.*)", said)[1], re.search("kernels: (.*)", said)[1]
+    return f"{datetime.date.today()}T {build}; {processor}; kernels {kernels}"
+
+
+def stamp(name, made_by):
+    """The line that says where a block is from. Builds of the same source are one."""
+    found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
+    if len({source for _, _, source, _, _ in found}) > 1:
+        raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
+    _, commit, _, processor, kernels = found[0]
+    days = sorted({day for day, *_ in found})
+    return f"*`scripts/reproduce.sh {name}`; commit {commit or 'unknown'}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}.*"
+
+
+def made(name, root, figures, small=False, **more):
+    """The Markdown of an entry, with its stamp; its figures go to the folder `figures`. A small one has a few steps of one seed."""
+    entry = ENTRIES[name]
+    more = {"steps": 20, "seeds": 1, "eval-every": 10} if small else more
+    results = [tapezoo(root, run, more) for run in entry.runs]
+    pages = [page.format(runs=root) for page in entry.pages]
+    if small:
+        pages = [page if entry.runs else few(page, steps=20) for page in pages if not entry.runs or "seed0" in page]
+    made_by = sum((r.made_by() for r in results), []) or [version()]
+    line = stamp(name, made_by)
+    data = [Page(PROGRAM, page.split(), f"{SCRATCH}/{name}") for page in pages] or results
+    for file, runs, models, ending, title, labels in entry.figures:
+        of = [results[entry.runs.index(run)].path for run in runs]
+        figure(PROGRAM, of, models, ending, title, labels, f"{figures}/{file}")
+    return f"{entry.write(*data)}\n\n{line}\n"
+
+
+def marks(name):
+    entry = ENTRIES[name]
+    return entry.marks.removesuffix(" writes from here") or f"reproduce.sh {name}"
+
+
+def numbers(text):
+    """Words and numbers that can be compared: without the stamp, and the columns of sizes and times."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("*`scripts/")]
+    lines = [re.sub(r"(\s+\d+){2}\s+\d+\.\d+$", "", line) for line in lines]
+    return re.findall(r"[-−]?\d+\.\d+|[^\d\s|−-]+|\d+|[-−]", "\n".join(lines))
+
+
+def differences(old, new, entry):
+    """Where a block made again differs from what is written, in the rows of one model if the entry has it so."""
+    of_model = lambda text: "\n".join(line for line in text.splitlines() if line.startswith(entry.model))
+    old, new = numbers(of_model(old)), numbers(of_model(new))
+    if len(old) != len(new):
+        return [f"{len(new)} words and numbers, where {len(old)} are written"]
+    number = lambda word: float(word.replace("−", "-"))
+    off = lambda a, b: abs(number(a) - number(b)) > entry.check if "." in a[1:-1] and "." in b[1:-1] else a != b
+    return [f"{b}, where {a} is written" for a, b in zip(old, new) if off(a, b)]
+
+
+def audit():
+    """What no command would write: tables outside of marks, figures without an entry, blocks that do not say where they are from."""
+    wrong = []
+    figures = {file for entry in ENTRIES.values() for file, *_ in entry.figures} | set(FIGURES)
+    for path in sorted(glob("docs/figures/*") + glob("docs/*.svg")):
+        if os.path.basename(path) not in figures and not os.path.basename(path).startswith("mixer_"):
+            wrong.append(f"{path}: of no entry in scripts/tables.py")
+    for document in sorted(glob("docs/*.md")) + ["README.md"]:
+        with open(document) as f:
+            text = f.read()
+        blocks = [name for name, entry in ENTRIES.items() if entry.document == document and (entry.write or entry.marks)]
+        for name in blocks:
+            begin = marks(name) if marks(name).endswith("here") else f"{marks(name)} writes from here"
+            if text.count(f"<!-- {begin} -->") != 1:
+                wrong.append(f"{document}: expected once the marks of {name}")
+                continue
+            block = text.split(f"<!-- {begin} -->")[1].split("<!-- to here -->")[0]
+            for what, pattern in ("a commit", r"commits? [0-9a-f]{7}|up to [0-9a-f]{7}"), ("a day", r"20\d\d-\d\d-\d\d"), ("a processor", "Intel|AMD|processor"):
+                if not re.search(pattern, block) and name != "gpu":
+                    wrong.append(f"{document}: {name} does not say {what}")
+            text = text.replace(block, "\n")
+        for row in re.findall(r"(?m)^\| (.*)\n\|-", text):
+            if not any(row.startswith(begin) for begin in BY_HAND.get(document, [])):
+                wrong.append(f"{document}: the table '{row[:40]}…' has no marks, and is not in BY_HAND of scripts/tables.py")
+    return wrong
+
+
+def check():
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    os.makedirs(f"{SCRATCH}/check")
+
+    def again(name):
+        begun, entry = time.monotonic(), ENTRIES[name]
+        more = {"models": entry.model} if entry.model else {}
+        _, old, _ = parts(entry.document, marks(name))
+        found = differences(old, made(name, f"{SCRATCH}/check", f"{SCRATCH}/check", **more), entry)
+        print(f"{name}: {'differs' if found else 'as written'}, to {entry.check}; {time.monotonic() - begun:.0f} s", flush=True)
+        return [f"{entry.document}: {name}: {line} (±{entry.check}); if it is meant, scripts/reproduce.sh {name}" for line in found]
+
+    wrong = audit()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found in pool.map(again, [name for name, entry in ENTRIES.items() if entry.check is not None]):
+            wrong += found
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    print("every table and figure has its command")
+
+
+def listing():
+    for name, entry in ENTRIES.items():
+        hours = entry.hours + sum(RUNS[run][0] for run in {run.split('/')[0] for run in entry.runs}) / 60
+        print(f"{name:16} {entry.document:22} {hours:6.2f} core-hours  {entry.what}")
+        if entry.command:
+            print(f"{'':17}{entry.command}")
+
+
+def main():
+    global JOBS
+    parser = argparse.ArgumentParser(description="Tables and figures of the documents; see reproduce.sh.")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--runs", default="runs/reproduce")
+    parser.add_argument("--jobs")
+    options = parser.parse_args()
+    JOBS = ["--jobs", options.jobs] if options.jobs else []
+    if options.list:
+        return listing()
+    if options.check:
+        return check()
+    chosen = list(ENTRIES) if options.quick and options.names == ["all"] else options.names
+    if not chosen or set(chosen) - set(ENTRIES):
+        raise SystemExit(f"expected names of --list, not {', '.join(set(chosen) - set(ENTRIES)) or 'none'}")
+    if options.quick:
+        shutil.rmtree(f"{SCRATCH}/quick", ignore_errors=True)
+        os.makedirs(f"{SCRATCH}/quick")
+    for name in chosen:
+        entry = ENTRIES[name]
+        if entry.command:
+            command = entry.small if options.quick else entry.command.split(";")[0] if "tests/" in entry.command else entry.command
+            print(f"{name}: {command or 'no small version'}", flush=True)
+            if command:
+                subprocess.run(command, shell=True, check=True)
+        if options.quick and not entry.command:
+            print(f"## {name}\n\n{made(name, f'{SCRATCH}/quick', f'{SCRATCH}/quick', small=True)}", flush=True)
+        elif entry.write and not options.quick:
+            insert(entry.document, marks(name), made(name, options.runs, "docs/figures"))
+            print(f"{name}: written into {entry.document}", flush=True)
+
+
+main()

@@ -1,0 +1,120 @@
+"""What runs of tapezoo left behind, as numbers, cells of a table, and figures."""
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import tomllib
+from array import array
+from glob import escape, glob
+
+NAMES = {
+    "lstm": "LSTM", "quasi_lstm": "quasi-LSTM", "lru": "LRU", "linear_transformer": "linear transformer", "gpt": "GPT",
+    "delta_net": "DeltaNet", "mamba": "Mamba", "slstm": "sLSTM", "mlstm": "mLSTM", "delta_net_signed": "DeltaNet [-1, 1]",
+    "mamba_signed": "Mamba [-1, 1]", "delta_product2": "DeltaProduct, n = 2", "delta_product4": "DeltaProduct, n = 4",
+}
+
+
+class Results:
+    """The runs in one directory of `--out`."""
+
+    def __init__(self, path):
+        self.path = path
+        with open(f"{path}/results.json") as f:
+            self.runs = json.load(f)["runs"]
+
+    @staticmethod
+    def finished(path):
+        """Whether every model was trained from every seed: results.json grows while they are."""
+        if not os.path.exists(f"{path}/results.json"):
+            return False
+        with open(f"{path}/config.toml", "rb") as f:
+            config = tomllib.load(f)
+        return len(Results(path).runs) == len(config["models"]) * config["seeds"]
+
+    def made_by(self):
+        with open(f"{self.path}/made_by.txt") as f:
+            return f.read().splitlines()
+
+    def values(self, model, metric, length, step=None):
+        """The values of all seeds, in their order: at the end, or at a step with an evaluation."""
+        found = []
+        for run in sorted((r for r in self.runs if r["model"] == model), key=lambda r: r["seed"]):
+            of = run
+            if step is not None and step != run["steps"]:
+                with open(f"{self.path}/{model}-seed{run['seed']}/metrics.jsonl") as f:
+                    of = next((line for line in map(json.loads, f) if line["step"] == step and metric in line), {})
+            if str(length) in of.get(metric, {}):
+                found.append(of[metric][str(length)])
+        return found
+
+
+def score(x, digits=3):
+    """Rounded, but only what is perfect reads 1.000."""
+    text = f"{x:.{digits}f}"
+    return text if x >= 1 or float(text) < 1 else f"0.{'9' * digits}"
+
+
+def spread(values):
+    """Mean, and below it minimum and maximum."""
+    if len(values) < 2:
+        return each(values)
+    return f"{score(statistics.mean(values))}<br>{score(min(values), 2)}–{score(max(values), 2)}"
+
+
+def each(values):
+    return ", ".join(map(score, values)) or "–"
+
+
+def figure(program, runs, models, ending, title, names, path):
+    """The figure of `tapezoo report` whose file name ends so, of these models of the runs, with a title and names of ours."""
+    scratch = f"{runs[0]}.figure"
+    shutil.rmtree(scratch, ignore_errors=True)
+    for model in models:
+        for run in sum((glob(f"{escape(of)}/{model}-seed*") for of in runs), []):
+            shutil.copytree(run, f"{scratch}/{os.path.basename(run)}")
+    shutil.copy(f"{runs[0]}/config.toml", scratch)
+    subprocess.run([program, "report", scratch, "--out", f"{scratch}/report"], check=True, stdout=subprocess.DEVNULL)
+    found = [f for f in glob(f"{scratch}/report/*.svg") if f.endswith(f"-{ending}.svg")]
+    if len(found) != 1:
+        raise SystemExit(f"{path}: expected one figure *-{ending}.svg, found {len(found)}")
+    with open(found[0]) as f:
+        svg = f.read()
+    old = re.search("<title>(.*?)</title>", svg)[1]
+    svg = svg.replace(f">{old}<", f">{title}<")
+    # The longest first: a name can begin with another.
+    for model in sorted(models, key=len, reverse=True):
+        svg = re.sub(rf">{model}(?=<| at )", f">{names.get(model, model)}", svg)
+    with open(path, "w") as f:
+        f.write(svg)
+    shutil.rmtree(scratch)
+
+
+class Page:
+    """A page of `inspect` as data: `said` of each run, and tensors by name."""
+
+    def __init__(self, program, args, scratch):
+        os.makedirs(os.path.dirname(scratch), exist_ok=True)
+        subprocess.run([program, "inspect", *args, "--out", f"{scratch}.html", "--json"], check=True, stdout=subprocess.DEVNULL)
+        with open(f"{scratch}.json") as f:
+            self.data = json.load(f)
+        with open(f"{scratch}.safetensors", "rb") as f:
+            self.bytes = f.read()
+        size = struct.unpack("<Q", self.bytes[:8])[0]
+        self.about, self.base = json.loads(self.bytes[8 : 8 + size]), 8 + size
+
+    def tensor(self, name):
+        """Rows of numbers, one for each step."""
+        about = self.about[name]
+        begin, end = about["data_offsets"]
+        flat = array("f", self.bytes[self.base + begin : self.base + end])
+        width = math.prod(about["shape"][1:])
+        return [flat[i : i + width] for i in range(0, len(flat), width)]
+
+    def accuracy(self, run=0):
+        """Of the model that was trained for the page: (accuracy, length)."""
+        said = re.search(r"accuracy ([\d.]+) at length (\d+)", self.data["runs"][run]["about"])
+        return said[1], said[2]

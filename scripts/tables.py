@@ -1,0 +1,400 @@
+"""What stands in the documents and comes from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
+
+A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took; or that of a Python script in scripts/
+which takes `--out DIR` and `--program FILE`, and goes on where it stopped: `RUN/a/b` is then the run directory DIR/a/b. An entry says how its part of a document
+is written from the results of its runs. To add one: a line in each, and in the document the marks
+
+    <!-- reproduce.sh NAME writes from here -->
+    <!-- to here -->
+"""
+import statistics
+from typing import Callable, NamedTuple
+
+from marks import table
+from results import NAMES, each, score, spread
+
+S5 = "state-tracking --task s5 --preset reduced --train-len 2-16 --curriculum 1000 --steps 2500 --eval-lens 16,32,64,128"
+GROUP = "--preset reduced --eval-lens 8,12,16,24,32,48,64"
+DISJOINT = "train --task disjoint --models lstm,delta_net,gpt --elements 16 --small 1 --first large --heads 1 --head-dim 8 --batch 64 --lr 3e-3 --steps 1500 --seeds 1"
+RECALL = "mqar --models lstm,linear_transformer,gpt --pairs 4 --steps 400 --seeds 1"
+POSTER = "configs/poster"
+RUNS = {
+    "readme": (0.7, "parity"),
+    "zoo-alone": (0.05, RECALL),
+    "zoo-ngram": (0.05, f"{RECALL} --ngram 1"),
+    "zoo-once": (0.06, f"{DISJOINT} --train-len 11 --eval-lens 11"),
+    "zoo-twice": (0.12, f"{DISJOINT} --train-len 22 --eval-lens 22 --repeat 2"),
+    "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
+    "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
+    "state-arithmetic": (6, "state-tracking --task modular_arithmetic --preset reduced"),
+    "state-arithmetic-1": (1, "state-tracking --task modular_arithmetic --preset reduced --models delta_net_signed --seed 1"),
+    "state-brackets": (6, "state-tracking --task modular_arithmetic_with_brackets --preset reduced"),
+    "state-brackets-mult": (6, "state-tracking --task modular_arithmetic_with_brackets --mult --preset reduced"),
+    "state-a5": (0.5, f"state-tracking --task a5 {GROUP}"),
+    "state-s3": (0.5, f"state-tracking --task s3 {GROUP}"),
+    "state-z60": (0.5, f"state-tracking --task z60 {GROUP}"),
+    "state-s5": (5, f"state-tracking --task s5 {GROUP} --steps 20000 --curriculum 12000 --batch 128"),
+    "state-s5-swaps": (0.4, f"{S5} --moves swaps --models delta_net,slstm,mamba_signed,delta_net_signed"),
+    "state-s5-three": (0.1, f"{S5} --moves three --models delta_product2"),
+    "poster-parity": (45, f"parity --config {POSTER}/bit_parity.toml"),
+    "poster-parity-delta": (2, f"parity --config {POSTER}/bit_parity.toml --models delta_net"),
+    "poster-ones-16": (25, f"parity --config {POSTER}/controlled_parity_16.toml"),
+    "poster-ones-32": (40, f"parity --config {POSTER}/controlled_parity_32.toml"),
+    "poster-dyck": (45, f"dyck --config {POSTER}/dyck.toml"),
+    "poster-mqar": (2, f"mqar --config {POSTER}/mqar.toml --models lstm,linear_transformer,gpt,delta_net,mamba"),
+    "poster-mqar-slow": (9, f"mqar --config {POSTER}/mqar.toml --models quasi_lstm,lru"),
+    "poster-zoology": (9, "mqar --preset zoology"),
+    "poster-x1-parity": (0.6, f"parity --config {POSTER}/explain_1_diagonal.toml"),
+    "poster-x1-dyck": (0.9, f"dyck --config {POSTER}/explain_1_diagonal.toml --steps 4000"),
+    "poster-x1-mqar": (0.3, f"mqar --config {POSTER}/explain_1_diagonal.toml --preset published-mqar --steps 5000"),
+    "poster-x2": (4, f"parity --config {POSTER}/explain_2_future.toml"),
+    "poster-x3-parity": (1.5, f"parity --config {POSTER}/explain_3_positions.toml"),
+    "poster-x3-dyck": (2, f"dyck --config {POSTER}/explain_3_positions.toml --steps 4000"),
+    "poster-x4-4": (1.5, f"parity --config {POSTER}/explain_4_width.toml --width 4 --mlp 8 --steps 2000"),
+    "poster-x4-16": (4, f"parity --config {POSTER}/explain_4_width.toml --steps 2000"),
+    "poster-x4-64": (9.5, f"parity --config {POSTER}/explain_4_width.toml --width 64 --mlp 128 --steps 2000"),
+    "poster-x4-128": (13, f"parity --config {POSTER}/explain_4_width.toml --width 128 --mlp 256 --steps 2000 --seeds 3"),
+    "poster-x5-zeros": (0.1, f"mqar --config {POSTER}/explain_5_mqar.toml --models lstm --steps 10000"),
+    "poster-x5-all": (0.6, f"mqar --config {POSTER}/explain_5_mqar.toml --all-queries --train-len 10 --eval-lens 10 --steps 10000"),
+    "poster-x5-ids": (0.5, f"mqar --config {POSTER}/explain_5_ids.toml --steps 10000"),
+    "poster-x5-wide": (4, f"mqar --config {POSTER}/explain_5_mqar.toml --width 32 --mlp 64 --steps 10000"),
+}
+
+
+class Entry(NamedTuple):
+    document: str
+    what: str
+    runs: list = []
+    # Of the results of the runs, in their order: Markdown. With pages, of `inspect`: a function of its arguments.
+    write: Callable = None
+    # Files of docs/figures: (file, runs, models, ending of report's file name, title, names).
+    figures: list = []
+    # The arguments of `inspect`; {runs} is the folder of the runs. Then `write` gets the pages.
+    pages: list = []
+    # What writes it instead, with its core-hours, its small version and the name between its marks, if it is not reproduce.sh.
+    command: str = ""
+    hours: float = 0.0
+    small: str = ""
+    marks: str = ""
+    # CI makes it again: how far a number may be off, and the model whose rows are enough.
+    check: float = None
+    model: str = ""
+
+
+def names(models):
+    return {m: NAMES.get(m, m) for m in models}
+
+
+def by_length(head, results, rows, columns, cell=spread):
+    """Rows of (what stands first, model), columns of (head, metric, length)."""
+    lines = [[*(first if isinstance(first, list) else [first]), *(cell(results.values(model, metric, n)) for _, metric, n in columns)] for first, model in rows]
+    return table([*head, *(c[0] for c in columns)], lines)
+
+
+# README.md and docs/zoo.md
+
+
+def readme(results):
+    with open(f"{results.path}/table.txt") as f:
+        return f"```text\n{f.read().rstrip()}\n```"
+
+
+def two(head, results, models, lengths):
+    rows = [[NAMES[m], *(each([v for n in ns for v in r.values(m, "accuracy", n)]) for r, ns in zip(results, lengths))] for m in models]
+    return table(head, rows)
+
+
+# docs/mixers.md
+
+
+def mixers_recall(page):
+    accuracy, length = page.accuracy()
+    rows = []
+    for t, (target, said) in enumerate(zip(page.data["targets"], page.data["runs"][0]["said"])):
+        if target is not None:
+            rows.append([t + 1, page.data["tokens"][t], page.data["classes"][target], page.data["classes"][said["class"]]])
+    return f"Accuracy at length {length}: {accuracy}.\n\n{table(['step', 'key', 'its value', 'the answer'], rows)}"
+
+
+def mixers_compare(page):
+    both = [page.accuracy(run) for run in (0, 1)]
+    rows = [[f"right, of the positions of length {both[0][1]}", *(b[0] for b in both)]]
+    # In the first block β is a function of the token. The head with the smallest eigenvalue, which stands before the 1.
+    eigenvalues = [page.tensor(f"run{run}.blocks.0.mixer.eigenvalue") for run in (1, 2)]
+    heads = [min(range(0, len(e[0]), 2), key=lambda i: min(step[i] for step in e)) for e in eigenvalues]
+    for token, what in ("1", "one"), ("0", "zero"):
+        t = page.data["tokens"].index(token)
+        rows.append([f"eigenvalue along k at a {what}, head of the smallest", *(f"{e[t][i]:.2f}".replace("-", "−") for e, i in zip(eigenvalues, heads))])
+    return table(["first block", "`delta_net`", "`delta_net:eigenvalues=-1..1`"], rows)
+
+
+def mixers_rotation(page):
+    accuracy, length = page.accuracy()
+    re, im = (page.tensor(f"run1.blocks.1.mixer.{part} eigenvalue") for part in ("Re", "Im"))
+    number = lambda x: f"{x:.2f}".replace("-", "−")
+    t, flip = 13, 10
+    i = max(range(len(im[t])), key=lambda i: im[t][i])
+    rows = [[t + 1, page.data["tokens"][t], f"{number(re[t][i])} ± {number(im[t][i])} i"], [flip + 1, page.data["tokens"][flip], number(min(re[flip]))]]
+    return f"Accuracy at length {length}: {accuracy}.\n\n{table(['step', 'token', 'second block: the pair that turns most; the smallest'], rows)}"
+
+
+# docs/state_tracking.md
+
+# Grazzi et al. 2025, tables 3 and 4: best of their runs, and median.
+PARITY = {
+    "gpt": ("GPT (Transformer)", "0.022", ".003 ± .013"),
+    "mlstm": ("mLSTM", "0.087", ".018 ± .035"),
+    "slstm": ("sLSTM", "1.000", "1.000 ± .000"),
+    "mamba": ("Mamba [0, 1]", "0.000", ".000 ± .000"),
+    "mamba_signed": ("Mamba [-1, 1]", "1.000", "1.000 ± .000"),
+    "delta_net": ("DeltaNet [0, 1]", "0.017", ".010 ± .005"),
+    "delta_net_signed": ("DeltaNet [-1, 1]", "1.000", ".999 ± .006"),
+}
+ARITHMETIC = {
+    "gpt": ("0.031", ".018 ± .009"), "mlstm": ("0.040", ".027 ± .013"), "slstm": ("0.787", ".124 ± .000"),
+    "mamba": ("0.095", ".066 ± .029"), "mamba_signed": ("0.241", ".214 ± .027"), "delta_net": ("0.314", ".214 ± .056"),
+    "delta_net_signed": ("0.971", ".826 ± .146"),
+}
+# With multiplication best and median, without it median.
+BRACKETS = {
+    "gpt": ("0.067", ".064 ± .003", ".025 ± .000"), "mlstm": ("0.114", ".114 ± .000", ".034 ± .001"),
+    "slstm": ("0.178", ".163 ± .015", ".153 ± .020"), "mamba": ("0.123", ".116 ± .007", ".072 ± .008"),
+    "mamba_signed": ("0.116", ".098 ± .009", ".126 ± .010"), "delta_net": ("0.194", ".162 ± .018", ".113 ± .009"),
+    "delta_net_signed": ("0.260", ".227 ± .011", ".129 ± .016"),
+}
+
+
+def state_parity(ours):
+    head = ["model", "best, published", "median, published", "40-256", "256 alone", "3-40"]
+    return table(head, [[*about, *(each(ours.values(m, "scaled", n)) for n in ("40-256", 256, "3-40"))] for m, about in PARITY.items()])
+
+
+def state_smoothing(parity, others):
+    rows = [
+        ("the reduced preset: smoothing 0.02, 8000 steps, 8e-3 down to 0", parity, "delta_net_signed"),
+        ("no smoothing, eps 1e-15", others, "no_smoothing"),
+        ("4000 steps", others, "half_the_steps"),
+        ("3e-3 down to 0", others, "smaller_steps"),
+        ("no smoothing, eps 1e-15, 4000 steps, 5e-3 down to a tenth", others, "plain"),
+    ]
+    return table(["DeltaNet [-1, 1], width 32", "40-256, seeds 0, 1, 2", "at 256 alone"],
+                 [[what, each(r.values(m, "scaled", "40-256")), each(r.values(m, "scaled", 256))] for what, r, m in rows])
+
+
+def state_arithmetic(ours, more):
+    seeds = lambda m, n: each(ours.values(m, "scaled", n) + (more.values(m, "scaled", n) if n == "40-256" else []))
+    rows = [["constant predictor", "0.009", "", "", ""]]
+    rows += [[PARITY[m][0], *about, seeds(m, "40-256"), seeds(m, "3-40")] for m, about in ARITHMETIC.items()]
+    return table(["model", "best, published", "median, published", "reduced, 40-256", "reduced, 3-40"], rows)
+
+
+def state_brackets(without, with_):
+    of = lambda r, m: [each(r.values(m, "scaled", n)) for n in ("40-256", "3-40")]
+    rows = [["constant predictor", "**0.139**", "", "0.139", "", "0.004", "0.004", ""]]
+    rows += [[PARITY[m][0], *about[:2], *of(with_, m), about[2], *of(without, m)] for m, about in BRACKETS.items()]
+    return table(["model", "published best, with *", "median", "reduced, 40-256", "3-40", "published median, no *", "reduced, 40-256", "3-40"], rows)
+
+
+GROUP_MODELS = {
+    "delta_net": "DeltaNet [0, 1]", "delta_net_signed": "DeltaNet [-1, 1]", "mamba_signed": "Mamba [-1, 1]", "slstm": "sLSTM",
+    "delta_product2": "DeltaProduct, n = 2", "delta_product4": "DeltaProduct, n = 4",
+}
+
+
+def state_a5(ours):
+    lengths = (8, 12, 16, 24, 32, 64)
+    rows = [[name, *(each(ours.values(m, "accuracy", n)) for n in lengths)] for m, name in GROUP_MODELS.items()]
+    rows += [[f"sequences, n = {n}", *(each(ours.values(f"delta_product{n}", "sequences", t)) for t in lengths)] for n in (2, 4)]
+    return table(["model", *lengths], rows)
+
+
+def state_groups(*results, groups):
+    cells = [(name, r, n) for name, r in zip(groups, results) for n in (8, 16, 32, 64)]
+    rows = [[name, *(each(r.values(m, "accuracy", n)) for _, r, n in cells)] for m, name in GROUP_MODELS.items()]
+    rows += [["sequences, sLSTM", *(each(r.values("slstm", "sequences", n)) for _, r, n in cells)]]
+    rows += [[f"sequences, n = {i}", *(each(r.values(f"delta_product{i}", "sequences", n)) for _, r, n in cells)] for i in (2, 4)]
+    return table(["model", *(f"{name}: {n}" if n == 8 else n for name, _, n in cells)], rows)
+
+
+def state_moves(swaps, three):
+    rows = [("swaps", swaps, m) for m in ("delta_net", "mamba_signed", "slstm", "delta_net_signed")] + [("at most three moved", three, "delta_product2")]
+    cells = lambda r, m: [*(each(r.values(m, "accuracy", n)) for n in (16, 32, 64, 128)), each(r.values(m, "sequences", 32))]
+    return table(["tokens", "model", 16, 32, 64, 128, "sequences at 32"], [[what, GROUP_MODELS[m], *cells(r, m)] for what, r, m in rows])
+
+
+def state_beta(page, *more):
+    """1 − β of the head that flips the most at ones: medians over the ones and over the zeros of random bits."""
+    rows = []
+    for (name, _), page in zip(BETA, (page, *more)):
+        blocks = [page.tensor(f"run1.blocks.{block}.mixer.eigenvalue") for block in (0, 1)]
+        at = lambda token, block, i: statistics.median(e[i] for e, t in zip(blocks[block], page.data["tokens"]) if t == token)
+        head = min(((b, i) for b in (0, 1) for i in range(0, len(blocks[b][0]), 2)), key=lambda head: at("1", *head))
+        rows.append([name, head[0] + 1, f"{at('1', *head):.4f}", f"{at('0', *head):.2f}"])
+    return table(["run", "block", "1 - β on a one", "1 - β on a zero"], rows)
+
+
+BETA = [(f"{what}, seed {seed}", f"{run}-seed{seed}")
+        for what, run in (("the preset", "state-parity/delta_net_signed"), ("no smoothing", "state-smoothing/no_smoothing"), ("no smoothing, 4000 steps of 5e-3", "state-smoothing/plain"))
+        for seed in (0, 1, 2)]
+
+# docs/poster.md
+
+SEVEN = ["lstm", "delta_net", "lru", "quasi_lstm", "mamba", "gpt", "linear_transformer"]
+LENGTHS = (32, 48, 64, 128, 256)
+
+
+def poster_parity(ours):
+    return by_length(["model"], ours, [(NAMES[m], m) for m in SEVEN], [(n, "accuracy", n) for n in LENGTHS])
+
+
+def poster_ones(plain, half, hard):
+    rows = []
+    for m in "lru", "quasi_lstm":
+        for first, what, r, n in (NAMES[m], "about 16 of 32 (plain)", plain, 32), ("", "12 of 32", half, 32), ("", "12 of 16", hard, 16):
+            rows.append([first, what, spread(r.values(m, "accuracy", n)), spread(r.values(m, "accuracy", n + n // 2))])
+    return table(["model", "ones", "at that length", "50 % longer"], rows)
+
+
+def poster_dyck(ours):
+    models = ("lstm", "quasi_lstm", "mamba", "lru", "delta_net", "gpt", "linear_transformer")
+    return by_length(["model"], ours, [(NAMES[m], m) for m in models], [(n, "recall", n) for n in LENGTHS])
+
+
+def poster_mqar(ours):
+    models, steps = ("delta_net", "lstm", "mamba", "linear_transformer", "gpt", "quasi_lstm", "lru"), (5000, 10000, 20000, 40000)
+    rows = []
+    for m in (m for m in models if any(run["model"] == m for run in ours.runs)):
+        last = ours.values(m, "accuracy", 8)
+        solved = f"{sum(v >= 0.99 for v in last)} of {len(last)}"
+        rows.append([NAMES[m], *(spread(ours.values(m, "accuracy", 8, s)) for s in steps), solved])
+    return table(["model", "5,000 steps", "10,000", "20,000", "40,000", "seeds at 0.99"], rows)
+
+
+def poster_zoology(ours):
+    rows = []
+    for m, about in ("delta_net", "DeltaNet, 2 heads of 32, lr 5e-3"), ("gpt", "GPT, 1 head of 64, lr 3e-3"):
+        run = next(r for r in ours.runs if r["model"] == m)
+        rows.append([about, f"{run['steps']:,}", *(each(ours.values(m, "accuracy", n)) for n in (64, 128)), f"{run['wall_s']:.0f} s"])
+    return table(["model", "steps", "64 tokens, 4 pairs", "128 tokens, 8 pairs", "wall time"], rows)
+
+
+X1 = {
+    "delta_net": "DeltaNet as published: diagonal, raw keys", "delta_net_whole": "whole matrix, raw keys",
+    "delta_net_unit": "diagonal, keys of length 1", "delta_net_whole_unit": "whole matrix, keys of length 1",
+    "linear_transformer": "linear transformer as published: diagonal", "linear_transformer_whole": "whole matrix",
+}
+
+
+def poster_x1(parity, dyck, mqar):
+    columns = (parity, "accuracy", 32), (parity, "accuracy", 128), (dyck, "recall", 48), (mqar, "accuracy", 8)
+    head = ["model", "parity at 32, 3,000 steps", "at 128", "Dyck recall at 48, 4,000 steps", "MQAR (e), 5,000 steps"]
+    return table(head, [[about, *(spread(r.values(m, metric, n)) for r, metric, n in columns)] for m, about in X1.items()])
+
+
+def poster_x2(ours):
+    rows = [(["Mamba as published", "6,000"], "mamba"), (["causal convolution", "6,000"], "mamba_causal"),
+            (["LRU as published", "2,000"], "lru"), (["LayerNorm", "2,000"], "lru_layer_norm")]
+    return by_length(["model", "steps"], ours, rows, [(n, "accuracy", n) for n in LENGTHS])
+
+
+POSITIONS = {"": "learned, as published", "_none": "none", "_sinusoidal": "sinusoidal", "_rope": "RoPE"}
+
+
+def poster_x3(ours, metric):
+    rows = [([NAMES[m], kind], m + ending) for m in ("delta_net", "linear_transformer", "gpt") for ending, kind in POSITIONS.items()]
+    return by_length(["model", "positions"], ours, rows, [(n, metric, n) for n in LENGTHS])
+
+
+def poster_x4(*widths):
+    cells = [(w, r, n) for n in (32, 64, 256) for w, r in zip((4, 16, 64, 128), widths)]
+    models = ("lstm", "delta_net", "gpt", "linear_transformer", "mamba", "quasi_lstm")
+    rows = [[NAMES[m], *(spread(r.values(m, "accuracy", n)) for _, r, n in cells)] for m in models]
+    return table(["model", *(f"{n}, width {w}" if w == 4 else w for w, _, n in cells)], rows)
+
+
+def poster_x5(published, zeros, all_, ids, wide):
+    rows = []
+    for m in "lstm", "delta_net", "mamba", "linear_transformer", "gpt":
+        first = published.values(m, "accuracy", 8, 10000)
+        carried = spread(zeros.values(m, "accuracy", 8)) if m == "lstm" else "carries none"
+        rows.append([NAMES[m], spread(first), carried, *(spread(r.values(m, "accuracy", n)) for r, n in ((all_, 10), (ids, 8), (wide, 8)))])
+    return table(["model", "as published", "state from zeros", "every key asked for", "values with ids of their own", "width 32, MLP 64"], rows)
+
+
+def drawn(file, runs, models, ending, title, labels=None):
+    return (file, runs if isinstance(runs, list) else [runs], models, ending, title, {**NAMES, **(labels or {})})
+
+
+FIVE = ["lstm", "linear_transformer", "gpt", "delta_net", "mamba"]
+X3 = {f"{m}{e}": f"{NAMES[m]} ({'none' if e else 'learned'})" for m in ("delta_net", "linear_transformer", "gpt") for e in ("", "_none")}
+STATE, POST, MIXERS = "docs/state_tracking.md", "docs/poster.md", "docs/mixers.md"
+ENTRIES = {
+    "readme": Entry("README.md", "seven mixers on parity", ["readme"], readme, check=0.05, model="lstm"),
+    "zoo-ngram": Entry("docs/zoo.md", "recall with an n-gram head", ["zoo-alone", "zoo-ngram"], check=0.05,
+        write=lambda *r: two(["accuracy at length 32, 64", "alone", "with the head"], r, ("lstm", "linear_transformer", "gpt"), [(32, 64)] * 2)),
+    "zoo-twice": Entry("docs/zoo.md", "two sets, read once and twice", ["zoo-once", "zoo-twice"],
+        write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
+    "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
+        command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
+    "mixers-recall": Entry(MIXERS, "linear transformer: what it answers", write=mixers_recall, check=0.05,
+        pages=["--model linear_transformer --task mqar --steps 1000"]),
+    "mixers-compare": Entry(MIXERS, "DeltaNet with both ranges", write=mixers_compare, pages=["--model delta_net --compare delta_net:eigenvalues=-1..1 --len 24"], check=0.05),
+    "mixers-rotation": Entry(MIXERS, "DeltaProduct: a rotation", write=mixers_rotation, check=0.05,
+        pages=["--model delta_product:eigenvalues=-1..1 --task s3 --steps 5000"]),
+    "mixers-figures": Entry(MIXERS, "figures/mixer_*.png; needs Node, Chromium, STIX fonts and pngquant", hours=0.05, command="scripts/mixer_figures.sh",
+        write=lambda: "Its figures are made at once, by a browser:"),
+    "state-parity": Entry(STATE, "parity, reduced preset", ["state-parity"], state_parity),
+    "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
+    "state-beta": Entry(STATE, "1 - β in trained DeltaNets", ["state-parity", "state-smoothing"], state_beta,
+        pages=[f"--checkpoint {{runs}}/{run} --len 255" for _, run in BETA]),
+    "state-arithmetic": Entry(STATE, "arithmetic without brackets", ["state-arithmetic", "state-arithmetic-1"], state_arithmetic),
+    "state-brackets": Entry(STATE, "arithmetic with brackets", ["state-brackets", "state-brackets-mult"], state_brackets),
+    "state-a5": Entry(STATE, "products in A5", ["state-a5"], state_a5,
+        figures=[drawn("state_a5_accuracy.svg", "state-a5", list(GROUP_MODELS), "accuracy", "A5: accuracy over evaluation length", GROUP_MODELS)]),
+    "state-groups": Entry(STATE, "products in S3 and Z60", ["state-s3", "state-z60"], lambda *r: state_groups(*r, groups=("S3", "Z60"))),
+    "state-s5": Entry(STATE, "products in S5", ["state-s5"], lambda r: state_groups(r, groups=("S5",))),
+    "state-moves": Entry(STATE, "S5 from some of its elements", ["state-s5-swaps", "state-s5-three"], state_moves),
+    "poster-a": Entry(POST, "(a) bit parity", ["poster-parity"], poster_parity,
+        figures=[drawn("poster_a_parity.svg", "poster-parity", SEVEN, "accuracy", "Bit parity: accuracy over evaluation length")]),
+    "poster-a-delta": Entry(POST, "(a) DeltaNet alone", ["poster-parity-delta"],
+        lambda r: by_length(["model"], r, [(NAMES["delta_net"], "delta_net")], [(n, "accuracy", n) for n in LENGTHS])),
+    "poster-b": Entry(POST, "(b) a given number of ones", ["poster-parity", "poster-ones-32", "poster-ones-16"], poster_ones),
+    "poster-c": Entry(POST, "(c), (d) Dyck", ["poster-dyck"], poster_dyck,
+        figures=[drawn("poster_c_dyck.svg", "poster-dyck", SEVEN, "recall", "Dyck: recall over evaluation length"),
+                 drawn("poster_d_dyck.svg", "poster-dyck", SEVEN, "recall-at-48", "Dyck: recall at 48, trained at 32")]),
+    "poster-e": Entry(POST, "(e) MQAR", ["poster-mqar"], poster_mqar,
+        figures=[drawn("poster_e_mqar.svg", "poster-mqar", FIVE, "accuracy-at-8", "MQAR as published: accuracy")]),
+    "poster-e-slow": Entry(POST, "(e) MQAR, quasi-LSTM and LRU", ["poster-mqar-slow"], poster_mqar),
+    "poster-zoology": Entry(POST, "Zoology's MQAR", ["poster-zoology"], poster_zoology),
+    "poster-x1": Entry(POST, "explanation 1: the diagonal", ["poster-x1-parity", "poster-x1-dyck", "poster-x1-mqar"], poster_x1,
+        figures=[drawn("poster_x1_parity.svg", "poster-x1-parity", list(X1)[:4], "accuracy", "Parity: DeltaNet, the matrix and the length of keys",
+            {"delta_net": "as published", "delta_net_whole": "whole matrix", "delta_net_unit": "keys of length 1", "delta_net_whole_unit": "both"})]),
+    "poster-x2": Entry(POST, "explanation 2: the future", ["poster-x2"], poster_x2,
+        figures=[drawn("poster_x2_parity.svg", "poster-x2", ["mamba", "mamba_causal", "lru", "lru_layer_norm"], "accuracy", "Parity with and without a view of the future",
+            {"mamba": "Mamba, as published", "mamba_causal": "Mamba, causal", "lru": "LRU, as published", "lru_layer_norm": "LRU, LayerNorm"})]),
+    "poster-x3-parity": Entry(POST, "explanation 3: positions, parity", ["poster-x3-parity"], lambda r: poster_x3(r, "accuracy")),
+    "poster-x3-dyck": Entry(POST, "explanation 3: positions, Dyck", ["poster-x3-dyck"], lambda r: poster_x3(r, "recall"),
+        figures=[drawn("poster_x3_dyck.svg", "poster-x3-dyck", list(X3), "recall", "Dyck: recall with learned positions and with none", X3)]),
+    "poster-x4": Entry(POST, "explanation 4: width", ["poster-x4-4", "poster-x4-16", "poster-x4-64", "poster-x4-128"], poster_x4,
+        figures=[drawn("poster_x4_parity.svg", "poster-x4-16", FIVE, "accuracy", "Parity at width 16, 2,000 steps")]),
+    "poster-x5": Entry(POST, "explanation 5: MQAR", ["poster-mqar", "poster-x5-zeros", "poster-x5-all", "poster-x5-ids", "poster-x5-wide"], poster_x5,
+        figures=[drawn("poster_x5_mqar.svg", "poster-x5-wide", FIVE, "accuracy-at-8", "MQAR at the published size, width 32: accuracy")]),
+    "race": Entry("docs/performance.md", "steps beside PyTorch and JAX", command="scripts/race.py --write", hours=1.5, marks="race.py writes from here",
+        small="scripts/race.py --cells T32 --models lstm --rounds 1"),
+    "scaling": Entry("docs/performance.md", "lengths to 65,536; figures/scaling_*.svg", command="scripts/scaling.sh", hours=0.3, marks="scaling.sh writes from here"),
+    "kernels": Entry("docs/kernels.md", "what each kernel buys", command="scripts/kernels.sh --write", hours=0.35, marks="kernels.sh writes from here",
+        small="scripts/kernels.sh --cells T32 --models lstm --rounds 1"),
+    "kernels-forms": Entry("docs/kernels.md", "what it buys in other forms", command="scripts/kernels.sh --forms --write", hours=0.3, marks="kernels.sh --forms writes from here"),
+    "gpu": Entry("docs/gpu.md", "least times of the CUDA kernels; no GPU needed", command="scripts/gpu_walk.sh --write", hours=0.1, marks="gpu_walk.sh writes from here",
+        small="scripts/gpu_walk.sh --kernel conv_forward_4"),
+}
+FIGURES = {"scaling_time.svg": "scaling", "scaling_memory.svg": "scaling", "scaling_streaming.svg": "scaling"}
+# Tables of words, formulas or links, and the one that a lent GPU left: (document, how its first row begins).
+BY_HAND = {
+    "README.md": ["you ask", "example", "question"],
+    "docs/zoo.md": ["family"],
+    "docs/gpu.md": ["kernel | before", "column"],
+    "docs/poster.md": ["published claim"],
+    "docs/state_tracking.md": ["mixer | transition", "hand-set weights", "group | smallest", "| repo (released", "| parity | w/o"],
+    "docs/weights.md": ["`--from`"],
+}
