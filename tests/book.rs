@@ -194,6 +194,7 @@ fn indices_and_powers_in_prose_are_set_as_such() {
         ("2^−2.5, W", "2<sup>−2.5</sup>, W"),
         ("i = e^ĩ overflows", "i = e<sup>ĩ</sup> overflows"),
         ("S^*: a memory", "S<sup>*</sup>: a memory"),
+        ("**At first.** m_0 = **", "<b>At first.</b> m<sub>0</sub> = **"),
         // Names of programs stay as they are.
         ("keras_lmu, path_attn.py, standalone_s.py, dt_bias", "keras_lmu, path_attn.py, standalone_s.py, dt_bias"),
     ] {

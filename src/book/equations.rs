@@ -170,17 +170,19 @@ pub fn links(source: &str, rows: &[Row]) -> Vec<Vec<RangeInclusive<usize>>> {
             lines[i] = lines[i - 1].clone();
         }
     }
-    let ranges = |lines: &Vec<usize>| {
-        let mut all: Vec<RangeInclusive<usize>> = vec![];
-        for &line in lines {
-            match all.last_mut() {
-                Some(last) if *last.end() + 1 >= line => *last = *last.start()..=line,
-                _ => all.push(line..=line),
-            }
+    lines.iter().map(|lines| ranges(lines)).collect()
+}
+
+/// Lines in ascending order as ranges.
+pub fn ranges(lines: &[usize]) -> Vec<RangeInclusive<usize>> {
+    let mut all: Vec<RangeInclusive<usize>> = vec![];
+    for &line in lines {
+        match all.last_mut() {
+            Some(last) if *last.end() + 1 >= line => *last = *last.start()..=line,
+            _ => all.push(line..=line),
         }
-        all
-    };
-    lines.iter().map(ranges).collect()
+    }
+    all
 }
 
 /// The shapes that the documentation of a file says after "Shapes": a symbol, and "[B, T, H, K]".

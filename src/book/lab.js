@@ -81,7 +81,7 @@ function panelOf(place, lib, controls) {
       row('even?', run.targets.map(target => String(target ?? ''))),
       row('it says', said.map(String), t => said[t] === run.targets[t] ? 'right' : 'wrong'));
     const shown = run.blocks[0].filter(q => q.role !== 'vector');
-    const strongest = q => make('span', { class: 'soft' }, `(strongest: ${largest(q.data).toPrecision(2)})`);
+    const strongest = q => make('span', { class: 'soft' }, `(strongest: ${Number(largest(q.data).toPrecision(2))})`);
     // Every state and gate over the bits, a column a bit.
     const overTime = shown.map(q => {
       const width = q.shape.reduce((a, b) => a * b, 1), most = largest(q.data);
@@ -204,10 +204,14 @@ async function startLab() {
   });
   $('restart').addEventListener('click', restart);
   $('signed')?.addEventListener('change', restart);
+  // Of two models only the parent may have the switch.
+  const offer = () => { if ($('signed')) $('signed').parentElement.hidden = !places.some(place => !place.hidden && 'signed' in place.dataset); };
+  offer();
   $('seed').addEventListener('change', restart);
   $('beside')?.addEventListener('change', async () => {
     places[1].hidden = !$('beside').checked;
     form.classList.toggle('two', $('beside').checked);
+    offer();
     if (!panels[1]) panels[1] = panelOf(places[1], await openLibrary(bytes), controls);
     restart();
   });

@@ -279,10 +279,10 @@ impl File<'_> {
         let mut all = vec![vec![]; self.rows.len()];
         for mark in core.iter().flat_map(|core| equations::marks(core.source)) {
             if let [one] = equations::named(&self.rows, mark.name)[..] {
-                all[one].push(mark.line..=mark.line);
+                all[one].push(mark.line);
             }
         }
-        all
+        all.iter().map(|lines: &Vec<usize>| equations::ranges(lines)).collect()
     }
 }
 
@@ -411,7 +411,9 @@ fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Ma
     html! {
         li id={ (eq) (i + 1) } class=[row.goes_on.then_some("on")] data-lines=[Some(all).filter(|all| !all.is_empty())] {
             div.row {
-                @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
+                @if !row.text.contains(['=', '←']) { span { (words(&row.text)) } } @else {
+                    @for clause in clauses(&row.text) { div.scroll { (PreEscaped(math(clause))) } }
+                }
                 @for column in columns { div.scroll { (PreEscaped(math(column))) } }
                 @if let Some(label) = &label { " " span.number { (label) } }
             }
@@ -428,6 +430,11 @@ fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Ma
             }
         }
     }
+}
+
+/// The equations of a row, with the comma or semicolon behind each.
+fn clauses(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive(",  ").flat_map(|part| part.split_inclusive(";  ")).map(str::trim)
 }
 
 /// Whether a column beside an equation is another one, of a symbol with an index, a matrix, or a gradient.

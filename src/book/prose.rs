@@ -63,7 +63,7 @@ pub fn inline(text: &str, page: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let next = rest.find(['`', '[']).unwrap_or(rest.len());
+        let next = rest.find(['`', '[']).into_iter().chain(rest.find("**")).min().unwrap_or(rest.len());
         out += &plain(&rest[..next]);
         rest = &rest[next..];
         if let Some(code) = rest.strip_prefix('`')
@@ -71,6 +71,9 @@ pub fn inline(text: &str, page: &dyn Fn(&str) -> Option<String>) -> String {
         {
             out += &format!("<code>{}</code>", escaped(&code[..end]));
             rest = &code[end + 1..];
+        } else if let Some((bold, after)) = rest.strip_prefix("**").and_then(|rest| rest.split_once("**")) {
+            out += &format!("<b>{}</b>", plain(bold));
+            rest = after;
         } else if let Some((label, target, after)) = link(rest) {
             let name = target.rsplit("::").next().unwrap_or_default();
             let shown = match label.strip_prefix('`').and_then(|l| l.strip_suffix('`')) {

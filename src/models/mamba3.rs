@@ -6,7 +6,7 @@
 //! Δ_t = softplus(δ_t + dt_bias)                                          one per head
 //! a_t = −max(h(a'), 10⁻⁴),  h(x) = 1 + x, or 1/(1 − x) where x < 0       one per head
 //! λ_t = σ(λ'),  φ_t = φ_{t-1} + Δ_t π tanh θ'_t (mod 2π)                 λ one per head, φ one per pair of states
-//! q_t = R(φ_t) (RMSNorm(C_t) + b_C),  k_t = R(φ_t) (RMSNorm(B_t) + b_B)  R turns the pairs (2j, 2j + 1)
+//! q_t = R(φ_t) (RMSNorm(C_t) + b_C),  k_t = R(φ_t) (RMSNorm(B_t) + b_B)    R turns the pairs (2j, 2j + 1)
 //! α_t = exp(Δ_t a_t),  β_t = (1 − λ_t) Δ_t α_t,  γ_t = λ_t Δ_t
 //! S_t = α_t S_{t-1} + β_t k_{t-1} v_{t-1}ᵀ + γ_t k_t v_tᵀ                v = x                                     (1)
 //! o_t = S_tᵀ q_t + D v_t                                                                                           (2)

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head, as in DeltaNet
-//! θ_t, η_t, α_t = σ(W_θ x_t + b_θ), σ(W_η x_t + b_η), σ(W_α x_t + b_α)   one per head
+//! θ_t, η_t, α_t = σ(W_θ x_t + b_θ), σ(W_η x_t + b_η), σ(W_α x_t + b_α)    one per head
 //! M_t = η_t M_{t-1} + θ_t k_t (v_t − S_{t-1}ᵀ k_t)ᵀ                      past surprise and momentary surprise      (1)
 //! S_t = (1 − α_t) S_{t-1} + M_t                                          α forgets                                 (2)
 //! o_t = S_tᵀ q_t / √K                                                                                              (3)
