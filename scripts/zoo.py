@@ -10,7 +10,7 @@ rate. Both steps leave ordinary run directories, DIR/TASK/choose and DIR/TASK/fi
 earlier one was stopped.
 
 `table` prints the tables of docs/zoo_results.md from what is there: medians and ranges over the seeds, beside what
-theory says (configs/zoo/theory.toml).
+theory says (scripts/zoo_theory.toml).
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "target" / "release" / "tapezoo"))
     parser.add_argument("--jobs", default="2")
     args = parser.parse_args()
-    known = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem not in ("models", "theory"))
+    known = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem != "models")
     for task in args.tasks:
         if task not in known:
             parser.error(f"{task}: no such task; configs/zoo has {', '.join(known)}")
@@ -93,7 +93,7 @@ def scores(result):
 
 def table(args):
     """All tables, of the tasks that have final runs."""
-    theory = tomllib.loads((CONFIGS / "theory.toml").read_text())
+    theory = tomllib.loads((ROOT / "scripts" / "zoo_theory.toml").read_text())
     groups = theory.pop("groups")
     tasks = {name: results(args.out / name / "final") for name in theory}
     tasks = {name: runs for name, runs in tasks.items() if runs}
@@ -157,7 +157,7 @@ def verdicts(theory, groups, models):
         for name in theory[word]:
             for model in groups.get(name, [name]):
                 if model not in models or model in listed:
-                    sys.exit(f"configs/zoo/theory.toml, {theory['title']}: {model} is no model, or is there twice")
+                    sys.exit(f"scripts/zoo_theory.toml, {theory['title']}: {model} is no model, or is there twice")
                 listed[model] = word
     return {model: listed.get(model) for model in models}
 
