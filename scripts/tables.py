@@ -18,6 +18,7 @@ GROUP = "--preset reduced --eval-lens 8,12,16,24,32,48,64"
 DISJOINT = "train --task disjoint --models lstm,delta_net,gpt --elements 16 --small 1 --first large --heads 1 --head-dim 8 --batch 64 --lr 3e-3 --steps 1500 --seeds 1"
 RECALL = "mqar --models lstm,linear_transformer,gpt --pairs 4 --steps 400 --seeds 1"
 POSTER = "configs/poster"
+WIDE = "--width 64 --mlp 128 --models delta_net --steps 2000 --seeds 2 --eval-every 0"
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
@@ -54,6 +55,8 @@ RUNS = {
     "poster-x4-16": (4, f"parity --config {POSTER}/explain_4_width.toml --steps 2000"),
     "poster-x4-64": (9.5, f"parity --config {POSTER}/explain_4_width.toml --width 64 --mlp 128 --steps 2000"),
     "poster-x4-128": (13, f"parity --config {POSTER}/explain_4_width.toml --width 128 --mlp 256 --steps 2000 --seeds 3"),
+    "poster-wide-f32": (1.5, f"parity --config {POSTER}/explain_4_width.toml {WIDE} --eval-lens 80,96,112,128,256"),
+    "poster-wide-f64": (9, f"parity --config {POSTER}/explain_4_width.toml {WIDE} --eval-lens 640,768,896,1024,2048 --dtype f64"),
     "poster-x5-zeros": (0.1, f"mqar --config {POSTER}/explain_5_mqar.toml --models lstm --steps 10000"),
     "poster-x5-all": (0.6, f"mqar --config {POSTER}/explain_5_mqar.toml --all-queries --train-len 10 --eval-lens 10 --steps 10000"),
     "poster-x5-ids": (0.5, f"mqar --config {POSTER}/explain_5_ids.toml --steps 10000"),
@@ -270,6 +273,11 @@ def poster_mqar(ours):
     return table(["model", "5,000 steps", "10,000", "20,000", "40,000", "seeds at 0.99"], rows)
 
 
+def poster_wide(single, double):
+    right = lambda results, n: ", ".join(map(score, results.values("delta_net", "accuracy", n)))
+    return table(["f32 at", "accuracy", "f64 at", "accuracy"], [[n, right(single, n), 8 * n, right(double, 8 * n)] for n in (80, 96, 112, 128, 256)])
+
+
 def poster_zoology(ours):
     rows = []
     for m, about in ("delta_net", "DeltaNet, 2 heads of 32, lr 5e-3"), ("gpt", "GPT, 1 head of 64, lr 3e-3"):
@@ -334,6 +342,8 @@ ENTRIES = {
         write=lambda *r: two(["accuracy at length 32, 64", "alone", "with the head"], r, ("lstm", "linear_transformer", "gpt"), [(32, 64)] * 2)),
     "zoo-twice": Entry("docs/zoo.md", "two sets, read once and twice", ["zoo-once", "zoo-twice"],
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
+    "zoo-results": Entry("docs/zoo_results.md", "who can track what, over the whole zoo", hours=8.0, marks="zoo.py writes from here",
+        command="scripts/zoo.py run && scripts/zoo.py table | python3 scripts/marks.py docs/zoo_results.md zoo.py"),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
     "mixers-recall": Entry(MIXERS, "linear transformer: what it answers", write=mixers_recall, check=0.05,
@@ -377,6 +387,7 @@ ENTRIES = {
         figures=[drawn("poster_x3_dyck.svg", "poster-x3-dyck", list(X3), "recall", "Dyck: recall with learned positions and with none", X3)]),
     "poster-x4": Entry(POST, "explanation 4: width", ["poster-x4-4", "poster-x4-16", "poster-x4-64", "poster-x4-128"], poster_x4,
         figures=[drawn("poster_x4_parity.svg", "poster-x4-16", FIVE, "accuracy", "Parity at width 16, 2,000 steps")]),
+    "poster-wide": Entry(POST, "explanation 4: a wide DeltaNet in f32 and f64", ["poster-wide-f32", "poster-wide-f64"], poster_wide),
     "poster-x5": Entry(POST, "explanation 5: MQAR", ["poster-mqar", "poster-x5-zeros", "poster-x5-all", "poster-x5-ids", "poster-x5-wide"], poster_x5,
         figures=[drawn("poster_x5_mqar.svg", "poster-x5-wide", FIVE, "accuracy-at-8", "MQAR at the published size, width 32: accuracy")]),
     "race": Entry("docs/performance.md", "steps beside PyTorch and JAX", command="scripts/race.py --write", hours=1.5, marks="race.py writes from here",

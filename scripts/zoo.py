@@ -16,6 +16,7 @@ theory says (scripts/zoo_theory.toml).
 import argparse
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -94,18 +95,19 @@ def scores(result):
 def table(args):
     """All tables, of the tasks that have final runs."""
     theory = tomllib.loads((ROOT / "scripts" / "zoo_theory.toml").read_text())
-    groups = theory.pop("groups")
+    groups, state = theory.pop("groups"), theory.pop("state")
     tasks = {name: results(args.out / name / "final") for name in theory}
     tasks = {name: runs for name, runs in tasks.items() if runs}
     models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
     says = {task: verdicts(theory[task], groups, models) for task in tasks}
-    print(made_by(args, tasks))
-    print()
-    print("| model |", " | ".join(theory[task]["title"] for task in tasks), "|")
-    print("|---" * (1 + len(tasks)) + "|")
+    print("| model | state |", " | ".join(theory[task]["title"] for task in tasks), "|")
+    print("|---" * (2 + len(tasks)) + "|")
     for model in models:
         cells = [cell(tasks[task].get(model), says[task][model]) for task in tasks]
-        print(f"| {shown(model)} |", " | ".join(cells), "|")
+        print(f"| {shown(model)} | {state[model.removesuffix('_signed')]} |", " | ".join(cells), "|")
+    print()
+    for task in tasks:
+        print(f"{theory[task]['title']}: {made_by(args, task)}.\\")
     print()
     kinds = {"can and does": [], "can and does not": [], "cannot and does not": [], "cannot and does": []}
     for task, runs in tasks.items():
@@ -196,10 +198,14 @@ def shown(model):
     return model.replace("_signed", " [−1, 1]")
 
 
-def made_by(args, tasks):
-    """The line above a table: command, commit, processor, date."""
-    made = (args.out / next(iter(tasks)) / "final" / "made_by.txt").read_text().splitlines()
-    return f"`scripts/zoo.py table`: {'; '.join(line for line in made if line)}"
+def made_by(args, task):
+    """Build, processor and day of the runs of a task."""
+    lines = (args.out / task / "final" / "made_by.txt").read_text().splitlines()
+    found = [re.match(r"(\S+?)T.*\((commit [^,]+), source (\w+)\); (.*); kernels (.*)", line).groups() for line in lines]
+    if len({source for _, _, source, _, _ in found}) > 1:
+        sys.exit(f"{task}: its runs are of several builds")
+    day, commit, _, processor, kernels = found[0]
+    return f"{commit}, {processor}, {kernels}, {day}"
 
 
 def write(path, text):

@@ -1,6 +1,6 @@
 //! What a mixer can express, independent of training: hand-set weights that compute parity without an error at
-//! T = 100,000 in single precision, in every form and token by token (delta rules, RWKV-7, Mamba, Mamba-2, PaTH, LSTM,
-//! sLSTM); and the same weights failing where eigenvalues cannot be negative. RWKV-7 as released and Mamba-3 flip a
+//! T = 100,000 in single precision, in every form and token by token (delta rules, Titans, RWKV-7, Mamba, Mamba-2, PaTH,
+//! LSTM, sLSTM); and the same weights failing where eigenvalues cannot be negative. RWKV-7 as released and Mamba-3 flip a
 //! state that fades. DeltaProduct with two Householder matrices per token and Mamba-3 count modulo three. S4D and LMU
 //! see through a window, which a memory that only fades cannot; the LRU tells even positions from odd ones.
 
@@ -81,6 +81,28 @@ fn delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot() {
         assert_tracks(name, &signed, 0.5);
         assert_fails(name, &positive);
     }
+}
+
+/// Titans without momentum (η = 0). A one has θ = 1 and the given α, a zero θ = α = 0. As α forgets what θ has not yet taken
+/// off, the transition is (1 − α) I − θ k kᵀ, and along k it is 1 − α − θ: with α = 1 it is −1, and a one writes
+/// S ← k vᵀ − k kᵀ S, from 0 to k vᵀ and back; with α = 0 it is 0.
+fn titans(forgets: bool) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 4, ..ModelConfig::default() };
+    let mut key = [0.0; 8];
+    key[..2].fill(BIG);
+    let tap = [0.0, 0.0, 0.0, 1.0].repeat(4);
+    let machine = Machine::new("titans", Eigenvalues::Positive, sizes);
+    let machine = machine.set("w_q", &key).set("w_k", &key).set("w_v", &[BIG; 8]);
+    let machine = machine.set("conv_q", &tap).set("conv_k", &tap).set("conv_v", &tap).set("norm", &[1.0; 4]);
+    let alpha = if forgets { BIG } else { -BIG };
+    let machine = machine.set("w_rates", &[-BIG, BIG, -BIG, -BIG, -BIG, alpha]);
+    machine.set("w_o", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+}
+
+#[test]
+fn titans_tracks_parity_by_forgetting_while_it_erases_and_cannot_without() {
+    assert_tracks("titans", &titans(true), 0.5);
+    assert_fails("titans", &titans(false));
 }
 
 /// A one has κ = k = (1, 0, 0, 0), a = 1 and v = (1, −1, 0, 0), a zero has k = v = 0. Nothing fades (w = 1). So a one

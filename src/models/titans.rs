@@ -13,7 +13,9 @@
 //!
 //! θ k (v − Sᵀ k)ᵀ is −θ times the gradient of ½ ‖Sᵀ k − v‖². Along k the transition of (S, M) is
 //! [[1 − α − θ, η], [−θ, η]]: with α = 0 its determinant is η, and its eigenvalues are complex, of size √η, where (1 +
-//! η − θ)² < 4 η. But a token with θ = 0 still moves S by η M: what it turns to waits for no idle token.
+//! η − θ)² < 4 η. But a token with θ = 0 still moves S by η M: what it turns to waits for no idle token. With η = 0 there
+//! is no momentum, and S_t = ((1 − α) I − θ k kᵀ) S_{t-1} + θ k vᵀ: α forgets all of S_{t-1}, and θ takes off what was
+//! there along k, forgotten or not. The eigenvalue along k is 1 − α − θ, in (−1, 1), so that a token can flip the state.
 //!
 //! For a chunk with rows Q, K, V, let E_tj = η_{j+1} ⋯ η_t and A_tj = (1 − α_{j+1}) ⋯ (1 − α_t) for j ≤ t, ε and a the
 //! same from the start, Γ = A E, f = A ε, and X↓ the rows of X moved down by one (a↓ begins with 1, f↓ and Γ↓ with 0).
@@ -91,7 +93,7 @@ pub(crate) const ABOUT: About = About {
     parent: Some(("delta_net", "momentum and forgetting")),
     transition: "[[1 − α − θ, η], [−θ, η]] on (S, M) along k",
     state: "2 H K V",
-    eigenvalues: "complex, |λ|² = η where α = 0",
+    eigenvalues: "(−1, 1) where η = 0; complex, |λ|² = η where α = 0",
     cost: "H K V",
     source: "arXiv 2501.00663",
 };
