@@ -342,6 +342,8 @@ ENTRIES = {
         write=lambda *r: two(["accuracy at length 32, 64", "alone", "with the head"], r, ("lstm", "linear_transformer", "gpt"), [(32, 64)] * 2)),
     "zoo-twice": Entry("docs/zoo.md", "two sets, read once and twice", ["zoo-once", "zoo-twice"],
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
+    "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="parity --models tree > docs/zoo.svg; tests/cli.rs compares"),
+    "zoo-list": Entry("docs/zoo.md", "the list of models", command="parity --models list; tests/cli.rs compares"),
     "zoo-results": Entry("docs/zoo_results.md", "who can track what, over the whole zoo", hours=8.0, marks="zoo.py writes from here",
         command="scripts/zoo.py run && scripts/zoo.py table | python3 scripts/marks.py docs/zoo_results.md zoo.py"),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
@@ -399,12 +401,12 @@ ENTRIES = {
     "gpu": Entry("docs/gpu.md", "least times of the CUDA kernels; no GPU needed", command="scripts/gpu_walk.sh --write", hours=0.1, marks="gpu_walk.sh writes from here",
         small="scripts/gpu_walk.sh --kernel conv_forward_4"),
 }
-FIGURES = {"scaling_time.svg": "scaling", "scaling_memory.svg": "scaling", "scaling_streaming.svg": "scaling"}
+FIGURES = {"zoo.svg": "zoo-tree", "scaling_time.svg": "scaling", "scaling_memory.svg": "scaling", "scaling_streaming.svg": "scaling"}
 # Tables of words, formulas or links, and the one that a lent GPU left: (document, how its first row begins).
 BY_HAND = {
     "README.md": ["you ask", "example", "question"],
-    "docs/zoo.md": ["family"],
-    "docs/gpu.md": ["kernel | before", "column"],
+    "docs/zoo.md": ["family", "mixer | A_t"],
+    "docs/gpu.md": ["kernel | before", "column", "| now | goal"],
     "docs/poster.md": ["published claim"],
     "docs/state_tracking.md": ["mixer | transition", "hand-set weights", "group | smallest", "| repo (released", "| parity | w/o"],
     "docs/weights.md": ["`--from`"],
