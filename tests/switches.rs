@@ -16,6 +16,9 @@ use tapezoo::{
     train::{Trainer, config::TrainConfig},
 };
 
+/// Where configurations are.
+const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs");
+
 const B: usize = 3;
 const T: usize = 16;
 
@@ -272,8 +275,7 @@ fn load(text: &str) -> Result<TrainConfig, String> {
 
 #[test]
 fn every_figure_has_a_configuration_that_trains() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/poster");
-    let files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    let files: Vec<_> = std::fs::read_dir(format!("{DIR}/poster")).unwrap().map(|e| e.unwrap().path()).collect();
     assert!(files.len() >= 10, "{files:?}");
     for path in files {
         let cfg = TrainConfig::load(Some(&path), toml::Table::new()).unwrap();
@@ -285,6 +287,32 @@ fn every_figure_has_a_configuration_that_trains() {
             assert!(trainer.step().unwrap().loss.is_finite(), "{path:?}");
             assert_eq!(trainer.evaluate().unwrap().0.len(), cfg.eval_lens.len());
         }
+    }
+}
+
+/// As `scripts/zoo.py` joins them, and as docs/zoo_results.md says.
+#[test]
+fn the_zoo_has_models_of_one_size_and_a_configuration_for_every_task() {
+    let read = |name: &str| std::fs::read_to_string(format!("{DIR}/zoo/{name}")).unwrap();
+    let tasks: Vec<String> = std::fs::read_dir(format!("{DIR}/zoo"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "models.toml")
+        .collect();
+    assert!(tasks.len() >= 11, "{tasks:?}");
+    let load = |task: &str| load(&format!("{}\n{}", read(task), read("models.toml"))).unwrap();
+    for task in &tasks {
+        load(task).each_model().unwrap_or_else(|e| panic!("{task}: {e}"));
+    }
+    let cfg = load("parity.toml");
+    for (name, own) in cfg.models.iter().zip(cfg.each_model().unwrap()) {
+        let params = Model::new(&own.model, 0, DType::F32).unwrap().params().len();
+        let expected = match own.model.mixer.as_str() {
+            "gpt" => 88_000.0,
+            "mom" => 113_000.0,
+            _ => 90_000.0,
+        };
+        assert!((params as f64 / expected - 1.0).abs() < 0.005, "{name}: {params} parameters");
     }
 }
 
