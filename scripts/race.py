@@ -25,11 +25,8 @@ os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import race_jax
 from cells import LONG, MEMORIES, MODELS, SIZES, Program, build, processor, sizes, toml
 from marks import insert
+from results import NAMES
 
-NAMES = {
-    "lstm": "LSTM", "quasi_lstm": "quasi-LSTM", "lru": "LRU", "linear_transformer": "linear transformer", "gpt": "GPT",
-    "delta_net": "DeltaNet", "mamba": "Mamba", "gla": "GLA", "kda": "KDA", "rwkv7": "RWKV-7", "mamba2": "Mamba-2",
-}
 # The pages that were given back are faulted in anew in every step: all keep them, and in pages of 2 MB.
 MALLOC = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "67108864",

@@ -11,8 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
+import zoo
 from marks import insert, parts
-from results import Page, Results, figure
+from results import Page, Results, build, figure
 from tables import BY_HAND, ENTRIES, FIGURES, RUNS
 
 PROGRAM = os.path.abspath(os.environ.get("TAPEZOO") or "target/release/tapezoo")
@@ -28,11 +29,7 @@ def few(args, **more):
 
 def tapezoo(root, name, more):
     """What a run leaves, made now if it is not there, with other values for the flags `more`."""
-    run = name.split("/")[0]
-    args = RUNS[run][1]
-    if args.startswith("scripts/"):
-        return from_script(shlex.split(args), f"{root}/{run}", f"{root}/{name}")
-    args = few(args, **more)
+    args = few(RUNS[name][1], **more)
     path, command = f"{root}/{name}", f"tapezoo {args}\n"
     if os.path.exists(f"{path}.command") and open(f"{path}.command").read() != command:
         raise SystemExit(f"{path} is of another command, see {path}.command; delete both to run\n{command}")
@@ -49,13 +46,6 @@ def tapezoo(root, name, more):
     return Results(path)
 
 
-def from_script(args, out, path):
-    """A run directory that a script leaves below `out`; the same command goes on."""
-    if not Results.finished(path):
-        subprocess.run(["python3", *args, "--out", out, "--program", PROGRAM, *JOBS], check=True)
-    return Results(path)
-
-
 def version():
     """What builds and processors write into made_by.txt, of the program as it is."""
     said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
@@ -64,13 +54,8 @@ def version():
 
 
 def stamp(name, made_by):
-    """The line that says where a block is from. Builds of the same source are one."""
-    found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
-    if len({source for _, _, source, _, _ in found}) > 1:
-        raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
-    _, commit, _, processor, kernels = found[0]
-    days = sorted({day for day, *_ in found})
-    return f"*`scripts/reproduce.sh {name}`; commit {commit or 'unknown'}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}.*"
+    """The line that says where a block is from."""
+    return f"*`scripts/reproduce.sh {name}`; {build(name, made_by)}.*"
 
 
 def made(name, root, figures, small=False, **more):
@@ -152,7 +137,7 @@ def check():
         print(f"{name}: {'differs' if found else 'as written'}, to {entry.check}; {time.monotonic() - begun:.0f} s", flush=True)
         return [f"{entry.document}: {name}: {line} (±{entry.check}); if it is meant, scripts/reproduce.sh {name}" for line in found]
 
-    wrong = audit()
+    wrong = audit() + zoo.check()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(again, [name for name, entry in ENTRIES.items() if entry.check is not None]):
             wrong += found
@@ -163,7 +148,7 @@ def check():
 
 def listing():
     for name, entry in ENTRIES.items():
-        hours = entry.hours + sum(RUNS[run][0] for run in {run.split('/')[0] for run in entry.runs}) / 60
+        hours = entry.hours + sum(RUNS[run][0] for run in entry.runs) / 60
         print(f"{name:16} {entry.document:22} {hours:6.2f} core-hours  {entry.what}")
         if entry.command:
             print(f"{'':17}{entry.command}")

@@ -15,6 +15,10 @@ NAMES = {
     "lstm": "LSTM", "quasi_lstm": "quasi-LSTM", "lru": "LRU", "linear_transformer": "linear transformer", "gpt": "GPT",
     "delta_net": "DeltaNet", "mamba": "Mamba", "slstm": "sLSTM", "mlstm": "mLSTM", "delta_net_signed": "DeltaNet [-1, 1]",
     "mamba_signed": "Mamba [-1, 1]", "delta_product2": "DeltaProduct, n = 2", "delta_product4": "DeltaProduct, n = 4",
+    "delta_product": "DeltaProduct", "gated_delta_net": "Gated DeltaNet", "gla": "GLA", "retnet": "RetNet", "hgrn2": "HGRN2",
+    "mamba2": "Mamba-2", "mamba3": "Mamba-3", "kda": "KDA", "rwkv7": "RWKV-7", "fox": "FoX", "path": "PaTH", "hopfield": "Hopfield",
+    "ttt": "TTT-linear", "titans": "Titans", "gsa": "GSA", "hedgehog": "Hedgehog", "transnormer": "TransNormer",
+    "lightnet": "LightNet", "mom": "MoM", "s4d": "S4D", "lssl": "LSSL", "lmu": "LMU", "seqboat": "SeqBoat",
 }
 
 
@@ -50,6 +54,16 @@ class Results:
             if str(length) in of.get(metric, {}):
                 found.append(of[metric][str(length)])
         return found
+
+
+def build(name, made_by):
+    """Commit, processor, kernels and days of the lines of made_by.txt. Builds of the same source are one."""
+    found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
+    if len({source for _, _, source, _, _ in found}) > 1:
+        raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
+    _, commit, _, processor, kernels = found[0]
+    days = sorted({day for day, *_ in found})
+    return f"commit {commit or 'unknown'}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}"
 
 
 def score(x, digits=3):

@@ -1,8 +1,7 @@
 """What stands in the documents and comes from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
 
-A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took; or that of a Python script in scripts/
-which takes `--out DIR` and `--program FILE`, and goes on where it stopped: `RUN/a/b` is then the run directory DIR/a/b. An entry says how its part of a document
-is written from the results of its runs. To add one: a line in each, and in the document the marks
+A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took. An entry says how its part of a
+document is written from the results of its runs. To add one: a line in each, and in the document the marks
 
     <!-- reproduce.sh NAME writes from here -->
     <!-- to here -->
@@ -344,8 +343,9 @@ ENTRIES = {
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
     "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="parity --models tree > docs/zoo.svg; tests/cli.rs compares"),
     "zoo-list": Entry("docs/zoo.md", "the list of models", command="parity --models list; tests/cli.rs compares"),
-    "zoo-results": Entry("docs/zoo_results.md", "who can track what, over the whole zoo", hours=8.0, marks="zoo.py writes from here",
-        command="scripts/zoo.py run && scripts/zoo.py table | python3 scripts/marks.py docs/zoo_results.md zoo.py"),
+    "zoo-results": Entry("docs/zoo_results.md", "who can track what, over the whole zoo", hours=4.5, marks="zoo.py writes from here",
+        command="scripts/zoo.py run parity s3 && scripts/zoo.py table --write",
+        small="scripts/zoo.py run parity --quick --out target/reproduce/zoo && scripts/zoo.py table --out target/reproduce/zoo"),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
     "mixers-recall": Entry(MIXERS, "linear transformer: what it answers", write=mixers_recall, check=0.05,

@@ -1,155 +1,181 @@
 #!/usr/bin/env python3
 """Train the zoo on one task after another, and write who can do what.
 
-    zoo.py run TASK…  [--out DIR] [--program P] [--jobs N]
-    zoo.py table      [--out DIR] [--program P]
+    scripts/zoo.py run [TASK…] [--quick]     train every model; hours for all tasks
+    scripts/zoo.py table [--write]           print the tables, or put them into docs/zoo_results.md
 
 `run` takes two steps for each task of configs/zoo/. It trains every model once from seed 100 with each learning rate of
-RATES, and keeps the rate with the highest mean score over the lengths; then it trains from seeds 0, 1 and 2 with that
-rate. Both steps leave ordinary run directories, DIR/TASK/choose and DIR/TASK/final. The same command goes on where an
-earlier one was stopped.
+RATES, and keeps the rate with the highest mean accuracy over the lengths; then it trains from seeds 0, 1 and 2 with that
+rate. Both steps leave ordinary run directories, OUT/TASK/choose and OUT/TASK/final. The same command goes on where an
+earlier one was stopped or killed.
 
-`table` prints the tables of docs/zoo_results.md from what is there: medians and ranges over the seeds, beside what
-theory says (scripts/zoo_theory.toml).
+`table` has the tasks whose runs are all finished, beside what theory says (scripts/zoo_theory.toml): medians and ranges
+over the seeds. A run that diverged counts as an accuracy of 0.
+
+    scripts/zoo.py run parity s3 && scripts/zoo.py table --write
 """
-
 import argparse
-import json
-import pathlib
+import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.dont_write_bytecode = True
+from marks import insert, table
+from results import NAMES, Results, build, score
+
+ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs" / "zoo"
+TASKS = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem != "models")
 RATES = [2e-3, 8e-3]
 CHOOSING_SEED = 100
 SEEDS = 3
+# A task is solved at eight times the length that it was learned at, if the median has an error in 20 or less there.
 DOES = 0.95
+SIGNS = {"can": "✓", "cannot": "✗", None: "?"}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("tasks", nargs="*", help="names in configs/zoo; all by default")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "zoo")
-    parser.add_argument("--program", default=str(ROOT / "target" / "release" / "tapezoo"))
-    parser.add_argument("--jobs", default="2")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of run: {', '.join(TASKS)} [default: all]")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo", help="where the runs are [default: runs/zoo]")
+    parser.add_argument("--program", default=os.environ.get("TAPEZOO") or ROOT / "target" / "release" / "tapezoo",
+                        help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
+    parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
+    parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
+    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
     args = parser.parse_args()
-    known = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem != "models")
     for task in args.tasks:
-        if task not in known:
-            parser.error(f"{task}: no such task; configs/zoo has {', '.join(known)}")
-    if args.what == "table":
-        return table(args)
-    for task in args.tasks or known:
-        run(task, args)
+        if task not in TASKS:
+            parser.error(f"{task}: no such task; configs/zoo has {', '.join(TASKS)}")
+    if args.what == "run":
+        if args.write:
+            parser.error("--write is of table")
+        for task in args.tasks or TASKS:
+            run(task, args)
+    elif args.tasks or args.quick:
+        parser.error("table takes no tasks and no --quick: it has what is finished")
+    elif args.write:
+        insert(ROOT / "docs" / "zoo_results.md", "zoo.py", page(args.out))
+    else:
+        print(page(args.out))
 
 
 def run(task, args):
     """Both steps of one task."""
-    choose = args.out / task / "choose"
-    final = args.out / task / "final"
-    choose.parent.mkdir(parents=True, exist_ok=True)
+    at = args.out / task
+    at.mkdir(parents=True, exist_ok=True)
     head = (CONFIGS / f"{task}.toml").read_text()
+    if args.quick:
+        head = re.sub(r"(?m)^(steps|curriculum|eval_batches) = .*\n", "", head) + "steps = 20\neval_batches = 1\n"
     models = (CONFIGS / "models.toml").read_text()
-    grid = choose.parent / "choose.toml"
+    grid = at / "choose.toml"
     write(grid, f"seed = {CHOOSING_SEED}\nseeds = 1\n{head}\n{models}\n[grid]\nlr = {RATES}\n")
-    call([args.program, "sweep", grid, "--out", choose, "--jobs", args.jobs])
-    rates = chosen(choose)
-    config = choose.parent / "final.toml"
+    points = [at / "choose" / f"lr={rate}" for rate in RATES]
+    call([args.program, "sweep", grid, "--out", at / "choose", "--jobs", args.jobs], points)
+    rates = chosen({rate: Results(point).runs for rate, point in zip(RATES, points)})
     lines = "".join(f"per_model.{name}.lr = {rate}\n" for name, rate in rates.items())
-    write(config, f"seed = 0\nseeds = {SEEDS}\n{head}\n{models}{lines}")
+    text = f"seed = 0\nseeds = {1 if args.quick else SEEDS}\n{head}\n{models}{lines}"
+    config, final = at / "final.toml", at / "final"
     if (final / "config.toml").exists():
-        call([args.program, "train", "--resume", final, "--jobs", args.jobs])
+        if tomllib.loads(config.read_text()) != tomllib.loads(text):
+            sys.exit(f"{final} has runs of other settings, see {config}; give another --out, or delete both")
+        call([args.program, "train", "--resume", final, "--jobs", args.jobs], [final])
     else:
-        call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs])
+        write(config, text)
+        call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs], [final])
 
 
-def chosen(choose):
-    """The rate of each model with the highest mean score over the lengths; the lower one of two that are equal."""
+def chosen(runs):
+    """The rate of each model, of the runs of each rate: that of the highest mean accuracy; of two that are equal the lower one."""
     best = {}
-    for path in sorted(choose.glob("*/*/result.json")):
-        result = json.loads(path.read_text())
-        rate = rate_of(result)
-        score = sum(scores(result).values())
-        name = result["model"]
-        if name not in best or (score, -rate) > (best[name][0], -best[name][1]):
-            best[name] = (score, rate)
-    return {name: rate for name, (_, rate) in best.items()}
+    for rate in sorted(runs):
+        for run in runs[rate]:
+            mean = statistics.mean(run["accuracy"].values() or [0.0])
+            if mean > best.get(run["model"], (-1.0,))[0]:
+                best[run["model"]] = mean, rate
+    return {model: rate for model, (_, rate) in best.items()}
 
 
-def rate_of(result):
-    """The learning rate that a run was trained with."""
-    config = tomllib.loads(result["config"])
-    return config.get("per_model", {}).get(result["model"], {}).get("lr", config["lr"])
+class Learned:
+    """What the models of one task learned."""
+
+    def __init__(self, path, theory, groups):
+        with open(path / "config.toml", "rb") as f:
+            config = tomllib.load(f)
+        self.models, self.lengths, self.title, self.why = config["models"], config["eval_lens"], theory["title"], theory["why"]
+        self.rates = {model: of["lr"] for model, of in config["per_model"].items() if "lr" in of}
+        self.says = verdicts(theory, groups, self.models)
+        results = Results(path)
+        self.build = build(self.title, results.made_by())
+        self.runs = {model: [run["accuracy"] for run in results.runs if run["model"] == model] for model in self.models}
+
+    def values(self, model, length):
+        return [run.get(str(length), 0.0) for run in self.runs[model]]
+
+    def median(self, model, length=None):
+        """At the longest length, if it is not given."""
+        return statistics.median(self.values(model, length or max(self.lengths)))
+
+    def does(self, model):
+        return self.median(model) >= DOES
+
+    def cell(self, model):
+        """The median, bold where the task is solved; the sign is what theory says."""
+        text = score(self.median(model))
+        return f"{f'**{text}**' if self.does(model) else text} {SIGNS[self.says[model]]}"
+
+    def kind(self, known, does):
+        return [m for m in self.models if self.says[m] == known and self.does(m) == does]
+
+    def names(self, models):
+        """With the median of each, the highest first."""
+        return ", ".join(f"{shown(m)} {score(self.median(m))}" for m in sorted(models, key=self.median, reverse=True))
+
+    def detail(self):
+        """The task at every length."""
+        rows = [[shown(m), self.says[m] or "not known", self.rates[m], *(spread(self.values(m, n)) for n in self.lengths)] for m in self.models]
+        return f"### {self.title}\n\n{' '.join(self.why.split())}\n\n{table(['model', 'theory', 'learning rate', *self.lengths], rows)}"
 
 
-def scores(result):
-    """The accuracy at each length; nothing where training diverged."""
-    return {int(n): a if a is not None else 0.0 for n, a in result["accuracy"].items()}
+def page(out):
+    """All tables, of the tasks that have all their runs."""
+    theory, groups, state = read_theory()
+    tasks = [Learned(out / task / "final", theory[task], groups) for task in theory if Results.finished(out / task / "final")]
+    if not tasks:
+        sys.exit(f"{out}: no task has all its runs; scripts/zoo.py run makes them")
+    models = tasks[0].models
+    parts = [table(["model", "state", *(t.title for t in tasks)], [[shown(m), state[base(m)], *(t.cell(m) for t in tasks)] for m in models])]
+    parts.append("\n".join(f"- {t.title}: {t.build}." for t in tasks))
+    known = sum(word is not None for t in tasks for word in t.says.values())
+    for word, does in ("can", True), ("can", False), ("cannot", True), ("cannot", False):
+        found = [(t, t.kind(word, does)) for t in tasks]
+        if word == "cannot" and not does:
+            said = [f"{t.title}: {below(t, models)}" for t, models in found if models]
+        else:
+            said = [f"{t.title}: {t.names(models)}" for t, models in found if models]
+        title = f"**{word.capitalize()} and {'does' if does else 'does not'}**"
+        parts.append(f"{title} ({sum(len(models) for _, models in found)} of {known}): {'; '.join(said) or 'none'}.")
+    return "\n\n".join(parts + [t.detail() for t in tasks])
 
 
-def table(args):
-    """All tables, of the tasks that have final runs."""
+def below(task, models):
+    """How far those come that do not solve a task."""
+    short = min(task.lengths)
+    learned = sum(task.median(m, short) >= DOES for m in models)
+    return f"{len(models)}, the best of them {task.names([max(models, key=task.median)])}; {learned} of them have {DOES} and more at {short}"
+
+
+def read_theory():
+    """Of zoo_theory.toml: the tasks, the groups of models, the sizes of states."""
     theory = tomllib.loads((ROOT / "scripts" / "zoo_theory.toml").read_text())
     groups, state = theory.pop("groups"), theory.pop("state")
-    tasks = {name: results(args.out / name / "final") for name in theory}
-    tasks = {name: runs for name, runs in tasks.items() if runs}
-    models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
-    says = {task: verdicts(theory[task], groups, models) for task in tasks}
-    print("| model | state |", " | ".join(theory[task]["title"] for task in tasks), "|")
-    print("|---" * (2 + len(tasks)) + "|")
-    for model in models:
-        cells = [cell(tasks[task].get(model), says[task][model]) for task in tasks]
-        print(f"| {shown(model)} | {state[model.removesuffix('_signed')]} |", " | ".join(cells), "|")
-    print()
-    for task in tasks:
-        print(f"{theory[task]['title']}: {made_by(args, task)}.\\")
-    print()
-    kinds = {"can and does": [], "can and does not": [], "cannot and does not": [], "cannot and does": []}
-    for task, runs in tasks.items():
-        for model in models:
-            known = says[task][model]
-            if model in runs and known:
-                does = "does" if right(runs[model]) else "does not"
-                kinds[f"{known} and {does}"].append((task, model))
-    for kind, found in kinds.items():
-        print(f"**{kind[0].upper()}{kind[1:]}** ({len(found)} of {sum(map(len, kinds.values()))})", end="")
-        if kind in ("can and does not", "cannot and does"):
-            by_task = [(task, [shown(m) for t, m in found if t == task]) for task in tasks]
-            said = "; ".join(f"{theory[task]['title']}: {', '.join(names)}" for task, names in by_task if names)
-            print(f": {said or 'none'}.\n")
-        else:
-            print(".\n")
-    for task, runs in tasks.items():
-        detail(theory[task], runs, models, says[task])
-
-
-def detail(theory, runs, models, says):
-    """One task at every length."""
-    lengths = sorted({n for model in runs.values() for run in model for n in scores(run)})
-    print(f"### {theory['title']}\n")
-    print(f"{' '.join(theory['why'].split())}\n")
-    print("| model | theory | learning rate |", " | ".join(map(str, lengths)), "|")
-    print("|---" * (3 + len(lengths)) + "|")
-    for model in models:
-        if model in runs:
-            cells = [spread([scores(run)[n] for run in runs[model]]) for n in lengths]
-            rate = rate_of(runs[model][0])
-            print(f"| {shown(model)} | {says[model] or 'not known'} | {rate} |", " | ".join(cells), "|")
-    print()
-
-
-def results(final):
-    """The finished runs of a task, by model."""
-    found = {}
-    for path in sorted(final.glob("*/result.json")):
-        result = json.loads(path.read_text())
-        found.setdefault(result["model"], []).append(result)
-    return {model: runs for model, runs in found.items() if len(runs) == SEEDS}
+    return theory, groups, state
 
 
 def verdicts(theory, groups, models):
@@ -164,48 +190,44 @@ def verdicts(theory, groups, models):
     return {model: listed.get(model) for model in models}
 
 
-def right(runs):
-    """Whether a task is solved at eight times the length that it was learned at: the median has an error in 20 or less."""
-    return median([scores(run)[max(scores(run))] for run in runs]) >= DOES
-
-
-def cell(runs, says):
-    """The median at the longest length, bold where it is solved; the sign is what theory says."""
-    sign = {"can": "✓", "cannot": "✗", None: "?"}[says]
-    if runs is None:
-        return f"– {sign}"
-    value = median([scores(run)[max(scores(run))] for run in runs])
-    text = number(value)
-    return f"**{text}** {sign}" if right(runs) else f"{text} {sign}"
-
-
 def spread(values):
     """The median and, where the seeds differ, the range."""
-    low, high = number(min(values)), number(max(values))
-    return number(median(values)) + ("" if low == high else f" ({low}–{high})")
+    low, high = score(min(values)), score(max(values))
+    return score(statistics.median(values)) + ("" if low == high else f" ({low}–{high})")
 
 
-def number(value):
-    """Three digits; 1.000 says that there was no error."""
-    return f"{min(value, 0.9994) if value < 1 else 1.0:.3f}"
-
-
-def median(values):
-    return sorted(values)[len(values) // 2]
+def base(model):
+    return model.removesuffix("_signed")
 
 
 def shown(model):
-    return model.replace("_signed", " [−1, 1]")
+    return NAMES[base(model)] + (" [-1, 1]" if model != base(model) else "")
 
 
-def made_by(args, task):
-    """Build, processor and day of the runs of a task."""
-    lines = (args.out / task / "final" / "made_by.txt").read_text().splitlines()
-    found = [re.match(r"(\S+?)T.*\((commit [^,]+), source (\w+)\); (.*); kernels (.*)", line).groups() for line in lines]
-    if len({source for _, _, source, _, _ in found}) > 1:
-        sys.exit(f"{task}: its runs are of several builds")
-    day, commit, _, processor, kernels = found[0]
-    return f"{commit}, {processor}, {kernels}, {day}"
+def check():
+    """What reproduce.sh --check finds wrong here: the theory is of the models and tasks that there are, and the rules hold."""
+    wrong = []
+
+    def same(what, found, expected):
+        if found != expected:
+            wrong.append(f"scripts/zoo.py: {what}: {found}, expected {expected}")
+
+    theory, groups, state = read_theory()
+    models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
+    same("tasks of theory", sorted(theory), TASKS)
+    same("models with a state", sorted(state), sorted({base(m) for m in models}))
+    same("models without a name", [m for m in models if base(m) not in NAMES], [])
+    for of in theory.values():
+        verdicts(of, groups, models)
+    runs = lambda *all_: [{"model": m, "accuracy": a} for m, a in zip("xyz", all_)]
+    same("rates", chosen({8e-3: runs({"8": 0.5}, {"8": 0.9}, {"8": 0.1}), 2e-3: runs({"8": 0.5}, {"8": 0.8}, {})}), {"x": 2e-3, "y": 8e-3, "z": 8e-3})
+    same("a verdict", verdicts({"title": "t", "can": ["g"], "cannot": ["z"]}, {"g": ["x"]}, "xyz"), {"x": "can", "y": None, "z": "cannot"})
+    same("a spread", spread([1.0, 0.99996, 0.25]), "0.999 (0.250–1.000)")
+    same("a name", shown("delta_net_signed"), NAMES["delta_net_signed"])
+    of = Learned.__new__(Learned)
+    of.lengths, of.says, of.runs = [8, 64], {"x": "can", "y": None}, {"x": [{"8": 1.0, "64": 0.95}] * 2 + [{}], "y": [{}, {}, {"64": 1.0}]}
+    same("cells", [of.cell("x"), of.cell("y")], ["**0.950** ✓", "0.000 ?"])
+    return wrong
 
 
 def write(path, text):
@@ -215,14 +237,18 @@ def write(path, text):
     part.replace(path)
 
 
-def call(command):
-    """Run one program to its end; a signal to us is one to it."""
-    print("+", *command, file=sys.stderr)
-    child = subprocess.Popen([str(c) for c in command])
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, _: child.send_signal(number))
-    if child.wait() not in (0, 1):
-        sys.exit(child.returncode)
+def call(command, makes):
+    """Run tapezoo until the run directories that it makes have all their runs; some may have diverged. SIGTERM goes to it as
+    well. SIGINT is left to it, as a terminal sends that to both."""
+    command = [str(word) for word in command]
+    print("+", *command, file=sys.stderr, flush=True)
+    child = subprocess.Popen(command)
+    before = signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number)), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    status = child.wait()
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
+    if status not in (0, 1) or not all(map(Results.finished, makes)):
+        sys.exit(status if status > 0 else 1)
 
 
 if __name__ == "__main__":
