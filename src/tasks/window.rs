@@ -66,6 +66,9 @@ pub struct Window {
     pub grow_every: usize,
     /// The accuracy that it takes to grow; 0: none.
     pub grow_at: f64,
+    /// The largest window of this stage of the curriculum, if it is not `window`.
+    #[serde(skip)]
+    pub grown_to: Option<usize>,
 }
 
 impl Default for Window {
@@ -78,17 +81,17 @@ impl Default for Window {
             grow_from: None,
             grow_every: 100,
             grow_at: 0.98,
+            grown_to: None,
         }
     }
 }
 
-/// The task at a stage of its curriculum: the last one is N = `window`.
-struct At {
-    task: Window,
-    window: usize,
-}
-
 impl Window {
+    /// The largest window that is asked about now.
+    fn largest(&self) -> usize {
+        self.grown_to.unwrap_or(self.window)
+    }
+
     /// The windows that are asked about when the largest has n bits.
     fn asks(&self, n: usize) -> RangeInclusive<usize> {
         let least = self.grow_from.unwrap_or(LEAST);
@@ -102,8 +105,8 @@ impl Window {
         if self.asked == 1 { (self.window, 1) } else { (least, self.window + 1 - least) }
     }
 
-    /// Tokens and targets of a sequence of which its largest window has n bits.
-    fn write(&self, n: usize, rng: &mut Rng, x: &mut [i32], y: &mut [i32]) {
+    /// Tokens and targets of a sequence.
+    fn write(&self, rng: &mut Rng, x: &mut [i32], y: &mut [i32]) {
         let (least, heads) = self.heads();
         if self.uneven {
             let ones: f64 = rng.random();
@@ -112,14 +115,14 @@ impl Window {
             super::parity::fair_bits(rng, x);
         }
         if heads > 1 {
-            let asks = self.asks(n);
+            let asks = self.asks(self.largest());
             x.iter_mut().for_each(|x| *x += 2 * (rng.random_range(asks.clone()) - least) as i32);
         }
-        self.answer(n, x, y);
+        self.answer(x, y);
     }
 
-    /// The targets of any tokens, where a token that asks about none asks about n bits.
-    fn answer(&self, n: usize, x: &[i32], y: &mut [i32]) {
+    /// The targets of any tokens.
+    fn answer(&self, x: &[i32], y: &mut [i32]) {
         let (least, heads) = self.heads();
         let bit = |x: i32| x & 1;
         // Whether the number of ones before each position is odd, and of all.
@@ -127,7 +130,7 @@ impl Window {
         (0..x.len()).for_each(|t| odd[t + 1] = odd[t] ^ bit(x[t]));
         for (t, (&token, y)) in x.iter().zip(y).enumerate() {
             let head = token / 2;
-            let n = if heads > 1 { least + head as usize } else { n };
+            let n = if heads > 1 { least + head as usize } else { self.largest() };
             *y = match (t + 1).checked_sub(n) {
                 None => IGNORE,
                 Some(start) => {
@@ -209,7 +212,7 @@ impl Task for Window {
     }
 
     fn check_len(&self, len: usize) -> Result<(), String> {
-        let n = self.window;
+        let n = self.largest();
         if len >= n { Ok(()) } else { Err(format!("a window of {n} bits needs a length of at least {n}")) }
     }
 
@@ -224,61 +227,29 @@ impl Task for Window {
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
         for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
-            self.write(self.window, rng, x, y);
+            self.write(rng, x, y);
         }
     }
 
     fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
         let mut targets = vec![IGNORE; tokens.len()];
-        self.answer(self.window, tokens, &mut targets);
+        self.answer(tokens, &mut targets);
         Some(targets)
     }
 
     fn stages(&self) -> Option<Stages> {
-        let at = |window| Arc::new(At { task: self.clone(), window }) as Arc<dyn Task>;
+        let at = |n| Arc::new(Window { grown_to: Some(n), ..self.clone() }) as Arc<dyn Task>;
         let tasks = (self.grow_from?..=self.window).map(at).collect();
         Some(Stages { tasks, every: self.grow_every, accuracy: self.grow_at })
     }
 
+    /// The accuracy at the largest window, where it is asked about several.
     fn metrics(&self, counts: &Counts) -> Vec<(&'static str, f64)> {
-        largest(self, self.window, counts)
-    }
-}
-
-/// The accuracy at the largest window, where it is asked about several.
-fn largest(task: &Window, n: usize, counts: &Counts) -> Vec<(&'static str, f64)> {
-    let (least, heads) = task.heads();
-    if heads == 1 {
-        return vec![];
-    }
-    let sum = |of: &[u64]| of[2 * (n - least)..][..2].iter().sum::<u64>();
-    vec![("largest", sum(&counts.right) as f64 / sum(&counts.is).max(1) as f64)]
-}
-
-impl Task for At {
-    fn name(&self) -> &'static str {
-        "window"
-    }
-
-    fn vocab(&self) -> usize {
-        self.task.vocab()
-    }
-
-    fn classes(&self) -> usize {
-        self.task.classes()
-    }
-
-    fn legend(&self) -> String {
-        self.task.legend()
-    }
-
-    fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
-        for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
-            self.task.write(self.window, rng, x, y);
+        let (least, heads) = self.heads();
+        if heads == 1 {
+            return vec![];
         }
-    }
-
-    fn metrics(&self, counts: &Counts) -> Vec<(&'static str, f64)> {
-        largest(&self.task, self.window, counts)
+        let sum = |of: &[u64]| of[2 * (self.largest() - least)..][..2].iter().sum::<u64>();
+        vec![("largest", sum(&counts.right) as f64 / sum(&counts.is).max(1) as f64)]
     }
 }

@@ -299,8 +299,9 @@ impl Trainer {
     /// The steps to come are of this stage, where the task has a curriculum.
     fn go_on_with(&mut self, stage: usize) {
         self.stage = stage;
-        let of_it = self.stages.as_ref().map(|stages| stages.tasks[stage].clone());
-        of_it.into_iter().for_each(|task| self.data.go_on_with(task));
+        if let Some(stages) = &self.stages {
+            self.data.go_on_with(stages.tasks[stage].clone());
+        }
     }
 
     /// The model with its weights in host memory.
@@ -356,7 +357,7 @@ impl Trainer {
         self.data = Data::new(&self.cfg, self.task.clone(), self.seed, step);
         let stages = self.stages.as_ref().map_or(1, |stages| stages.tasks.len());
         if stage >= stages {
-            return Err(format!("stage {stage} of a task of {stages}"));
+            return Err(format!("stage {stage} of a task that has {stages}, counted from 0"));
         }
         self.go_on_with(stage);
         let assign = |name: &str, to: &mut Tensor| {
@@ -415,7 +416,9 @@ impl Trainer {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         tape.reset();
-        Noise::of(cfg.grad_noise, self.seed, self.step - 1).into_iter().for_each(|noise| noise.add_to(grads));
+        if let Some(noise) = Noise::of(cfg.grad_noise, self.seed, self.step - 1) {
+            noise.add_to(grads);
+        }
         self.adam.step(lr, model.params_mut().flat_mut(), grads, &self.windows);
         Ok(told)
     }
@@ -425,8 +428,9 @@ impl Trainer {
         let Trainer { cfg, model, form, tape, grads, adam, on_device, .. } = self;
         let Some(on) = on_device else { unreachable!("called for a device") };
         let mut numbers = adam.next(lr, cfg.clip);
-        let noise = Noise::of(cfg.grad_noise, self.seed, self.step - 1);
-        noise.into_iter().for_each(|noise| noise.put_into(&mut numbers));
+        if let Some(noise) = Noise::of(cfg.grad_noise, self.seed, self.step - 1) {
+            noise.put_into(&mut numbers);
+        }
         on.give(tape.cx(), &self.batch, &numbers);
         let graphs = cfg.cuda_graph != Graphs::Off && model.buffers().is_empty();
         on.run(graphs, tape, |on, tape| {
