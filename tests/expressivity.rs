@@ -13,7 +13,7 @@ use machine::{LONG, Machine, best_threshold, bits, one_hot, sums};
 use std::f64::consts::{PI, TAU};
 use tapezoo::{
     autograd::Tape,
-    models::{Eigenvalues, Form, Init, ModelConfig, State, find, lru, names_with, run},
+    models::{Eigenvalues, Form, Init, Model, ModelConfig, Positions, State, find, lru, names_with, run},
     tensor::{DType, Tensor},
 };
 
@@ -329,6 +329,29 @@ fn path(b_beta: f32) -> Machine {
     let second: Vec<f32> = (0..64).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
     let machine = machine.set("w_w1", &first).set("w_w2", &second).set("conv", &[0.0, 0.0, 1.0].repeat(2));
     machine.set("b_beta", &[b_beta]).set("w_o", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+}
+
+/// Attention is a mean of values, which are equal where all tokens are: its answers to ones are the same at each place, and
+/// parity is not. This holds for any weights, also with rotary positions and with PaTH's reflections. A zero before the ones
+/// makes answers differ from place to place.
+#[test]
+fn attention_cannot_tell_one_from_another() {
+    for name in ["gpt", "hopfield", "path"] {
+        let positions = if name == "gpt" { Positions::Rope } else { Positions::None };
+        let config = ModelConfig { mixer: name.into(), heads: 2, head_dim: 8, positions, ..ModelConfig::default() };
+        let model = Model::new(&config, 5, DType::F64).unwrap();
+        let spread = |tokens: Vec<i32>| {
+            let tape = Tape::default();
+            let tokens = tape.constant(&Tensor::from_vec(tokens, [1, 20]));
+            let y = model.forward(&model.params().bind_frozen(&tape), tokens, model.default_form()).value().to_f64();
+            let n = y.len() / 20;
+            let last = &y[18 * n..];
+            (last[0] - last[n]).abs()
+        };
+        assert!(spread(vec![1; 20]) < 1e-12, "{name}");
+        let begun = spread((0..20).map(|t| i32::from(t > 0)).collect());
+        assert!(begun > 1e-9, "{name}: {begun:e}");
+    }
 }
 
 /// The cache makes 4,096 tokens as much work as 8 million of a memory.
