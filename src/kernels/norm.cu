@@ -78,7 +78,7 @@ __device__ inline void put_pack(S* to, real (&y)[V], int acc) {
     write(to, y);
 }
 
-// What makes x̂ of x: the mean is that of scale x, as far as it is a number of its own, and `rest` what it lacks.
+// x̂ is ((scale x − mean) − rest) r: `mean` is the rounded mean of scale x, and `rest` what rounding cut off.
 struct Moments {
     real scale, mean, rest, total, r;
     __device__ real hat(real x) const { return ((x * scale - mean) - rest) * r; }
