@@ -1,12 +1,12 @@
 //! Kernels of the simple ops at sizes where several blocks, chunks and tiles take part, with odd tails, and at size
-//! zero: against the CPU, in f64 and f32, values and gradients; and twice, bit for bit.
+//! zero: against the CPU, in f64, f32 and bf16, values and gradients; and twice, bit for bit.
 #![allow(clippy::unwrap_used)]
 
 mod device;
 
-use device::{device, is_checked};
+use device::{device, is_checked, place, rounded};
 use tapezoo::{
-    autograd::{Gen, Op, Tape},
+    autograd::{Gen, Op, Tape, Var},
     error::quietly,
     ops::{
         arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear::*, logsumexp::*, loss::*, movement::*, norm::*,
@@ -22,13 +22,16 @@ type Run = Vec<Option<Vec<f64>>>;
 fn run(device: Device, case: &dyn Fn(&mut Gen) -> Case, dtype: DType) -> Run {
     let tape = Tape::new(device);
     tape.poison(true);
-    let place = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.to_device_as(tape.cx(), dtype) };
     let (op, inputs) = case(&mut Gen::new(1));
     let (again, _) = case(&mut Gen::new(1));
-    let leaf = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(&place(x)) };
+    let leaf = |x: &Tensor| {
+        if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(&place(x, tape.cx(), dtype, false)) }
+    };
     let x: Vec<_> = inputs.iter().map(leaf).collect();
     let (y, z) = (tape.apply_dyn(op, &x), tape.apply_dyn(again, &x));
-    let seeds = (0..).map(Gen::new).zip(y.iter().chain(&z)).map(|(mut g, &y)| (y, place(&g.normal(y.shape()))));
+    // The same numbers in every type.
+    let seed = |y: Var, mut g: Gen| rounded(&g.normal(y.shape())).to_device_as(tape.cx(), y.dtype());
+    let seeds = y.iter().chain(&z).zip((0..).map(Gen::new)).map(|(&y, g)| (y, seed(y, g)));
     let mut all: Run = y.iter().map(|y| Some(y.value().to_f64())).collect();
     tape.backward_from(seeds.collect::<Vec<_>>());
     all.extend(x.iter().map(|x| x.grad().map(|g| g.to_f64())));
@@ -47,7 +50,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 fn check(name: &str, case: impl Fn(&mut Gen) -> Case) {
     let Some(device) = device() else { return };
     // Accesses are checked once, in single precision: the other runs access the same.
-    let types = [(DType::F64, 1e-11), (DType::F32, 2e-5)];
+    let types = [(DType::F64, 1e-11), (DType::F32, 2e-5), (DType::BF16, 3e-2)];
     for (dtype, tolerance) in types.into_iter().filter(|of| !is_checked() || of.0 == DType::F32) {
         let (got, want) = (run(device, &case, dtype), run(Device::Cpu, &case, dtype));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -236,7 +239,8 @@ fn norms() {
         check(&format!("layer_norm {rows} {n}"), |g| (Box::new(LayerNorm { eps }), x(g, 3)));
         check(&format!("layer_norm without bias {rows} {n}"), |g| (Box::new(LayerNorm { eps }), x(g, 2)));
         check(&format!("rms_norm {rows} {n}"), |g| (Box::new(RmsNorm { eps }), x(g, 2)));
-        for (eps, smooth) in [(0.1, true), (0.1, false), (4.0, false)] {
+        // No length of numbers in bf16 is 4.1, where the gradient jumps.
+        for (eps, smooth) in [(0.1, true), (0.1, false), (4.1, false)] {
             check(&format!("l2_norm {rows} {n} {eps} {smooth}"), |g| (Box::new(L2Norm { eps, smooth }), x(g, 1)));
         }
     }

@@ -61,8 +61,8 @@ impl<const N: usize> From<[usize; N]> for Arg {
     }
 }
 
-/// Whether rows of `n` elements of these tensors begin at multiples of 16 bytes, which kernels read and write at once. A
-/// tensor that is not there does.
+/// Whether rows of `n` elements of these tensors begin at multiples of 16 bytes, which kernels read and write at once. An
+/// absent tensor does not count.
 pub fn in_packs<const N: usize>(n: usize, dtype: DType, tensors: [Arg; N]) -> bool {
     let aligned = |t: &Arg| !matches!(t, Arg::Ptr(at) if at % 16 > 0);
     (n * dtype.bytes()).is_multiple_of(16) && tensors.iter().all(aligned)

@@ -197,8 +197,8 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
     }
 }
 
-// outer and scan at once, where W is V: a block has C rows and 32 columns of the state of a head, and goes from chunk to
-// chunk. What chunks add is neither written nor read; but there must be heads enough.
+// `outer` and `scan` in one kernel, where W is V: a block has C rows and 32 columns of a head's state, and goes from chunk
+// to chunk. The chunks' additions never go to memory. It takes many heads to fill a device.
 template <int R, bool BACK, class P, class G>
 __device__ void along(const S* s, Rows a, Wide y, G gates, P* states, S* s_end, int s_acc, Dims d) {
     typedef Tile<R, 2> T;

@@ -87,7 +87,8 @@ __device__ inline i64 wide_product(int a, int b) {
 #endif
 }
 
-// x, of which a compiler takes nothing for granted: what comes of it is computed here, and not kept in registers from above.
+// x, hidden from the compiler: values that depend on it are computed behind this line, and are not kept in registers from
+// before it.
 __device__ inline u32 anew(u32 x) {
 #ifndef CUEMU
     asm volatile("" : "+r"(x));
@@ -112,7 +113,7 @@ __device__ inline void read(float (&y)[N], const bf16* p) {
     for (int i = 0; i < N; i++) y[i] = __uint_as_float(i % 2 ? all.v[i / 2] & 0xffff0000u : all.v[i / 2] << 16);
 }
 __device__ inline void read(float (&y)[1], const bf16* p) { y[0] = ld(p); }
-// N neighbours as they are in memory: to convert them is to wait for them.
+// N neighbours as they are in memory, since converting them would wait for the load.
 template <class P, int N> struct PackOf { typedef Pack<P, N> T; };
 template <int N> struct PackOf<bf16, N> { typedef Pack<u32, N / 2> T; };
 template <> struct PackOf<bf16, 1> { typedef Pack<bf16, 1> T; };

@@ -24,7 +24,8 @@ impl Tiles {
         }
     }
 
-    /// The largest with which a block has room for what a gate for each channel takes (`fade.cuh`).
+    /// The largest tiles with which a block has room for a gate for each channel (`fade.cuh`). In double precision the delta
+    /// rule, which takes less, goes by it too.
     pub fn for_gates(gpu: &Gpu, dtype: DType) -> Tiles {
         let fits = |tiles: &Tiles| tiles.launch(1, dtype, 4, 8 * tiles.side()).shared <= gpu.shared();
         Some(Tiles::of(64)).filter(fits).unwrap_or(Tiles::of(32))

@@ -6,14 +6,13 @@
 //
 //     d(row s) = Σⱼ w[:, j] ⊙ g_{s−j},    dw[:, j] = Σ_s (row s) ⊙ g_{s−j},    db = Σ_t g_t.
 //
-// Tiling: a thread has one channel (forward V, of 16 bytes, where there are few taps and rows begin at multiples of that)
-// and a piece of time, and slides a window of N inputs (or of N gradients) along it
-// in registers; neighbours have
-// neighbouring channels. More taps than N go in several launches, `from` the first of
-// each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
-// row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
-// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. U rows are read while those
-// before are computed.
+// Tiling: a thread has one channel and a piece of time, and slides a window of N inputs (or of N gradients) along it in
+// registers; neighbours have neighbouring channels. Forward with at most 4 taps, where rows begin at multiples of 16
+// bytes, a thread has the V channels of 16 bytes. More taps than N go in several launches, `from` the first of each, and
+// add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block row, [P, D W] and
+// for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers an element and
+// (N − 1) / steps more from L2; backward reads x and g and writes dx, once. U rows are read while the rows before them
+// are computed.
 
 struct Sizes { i64 b, t, d, w; };
 
@@ -57,15 +56,15 @@ __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const 
         // The rows of a group of U steps, as they are in memory, and the next ones.
         Unconverted<S, V> rows[U + N - 1], ahead[U];
         read_rows<V, U>(ahead, xs, ss, z.d, old, t0 + from + N - 1, last);
-        if constexpr (N > 1) {
-            Unconverted<S, V> before[N - 1];
-            read_rows<V, N - 1>(before, xs, ss, z.d, old, t0 + from, last);
+        Unconverted<S, V> before[N - 1];
+        read_rows<V, N - 1>(before, xs, ss, z.d, old, t0 + from, last);
 #pragma unroll
-            for (int j = 0; j < N - 1; j++) rows[U + j] = before[j];
-        }
+        for (int j = 0; j < N - 1; j++) rows[U + j] = before[j];
         for (i64 t = t0; t < t1; t += U) {
 #pragma unroll
-            for (int u = 0; u < U + N - 1; u++) rows[u] = u < N - 1 ? rows[U + (u < N - 1 ? u : 0)] : ahead[u < N - 1 ? 0 : u - (N - 1)];
+            for (int j = 0; j < N - 1; j++) rows[j] = rows[U + j];
+#pragma unroll
+            for (int u = 0; u < U; u++) rows[N - 1 + u] = ahead[u];
             if (t + U < t1) read_rows<V, U>(ahead, xs, ss, z.d, old, t + U + from + N - 1, last);
             S* to = y + (b * z.t + t) * z.d + c;
             const int count = t1 - t < U ? (int)(t1 - t) : U;
@@ -77,7 +76,7 @@ __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const 
                     for (int j = 0; j < N; j++) {
                         real in[V];
                         read(in, (const S*)(rows + u + j));
-                        // What a tap does not meet may be infinite.
+                        // Inputs that a tap does not meet may be infinite.
 #pragma unroll
                         for (int i = 0; i < V; i++) sum[i] += from + j < z.w ? taps[j][i] * in[i] : real(0);
                     }

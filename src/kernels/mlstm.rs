@@ -122,7 +122,6 @@ impl<T: Math> Plan<T> {
     /// From n·q and m: 1 / N; the derivative of N by |n·q|, which is 1, or 0, or ½ where both terms of N are equal; and
     /// e^(−m) / N. 1 / N is two factors a and b, where a is e^(m/2) and b the rest: e^(−m) is too large for its type
     /// where m is far below 0, and there both terms are multiplied by eᵐ.
-    /// is far below 0, and there both terms are multiplied by eᵐ.
     #[inline(always)]
     fn inverse(&self, den: T, m: T) -> (T, T, T, T) {
         let below = m < T::ZERO;

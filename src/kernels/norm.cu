@@ -78,7 +78,7 @@ __device__ inline void put_pack(S* to, real (&y)[V], int acc) {
     write(to, y);
 }
 
-// What makes x̂ of x: the mean is that of scale x, as far as it is a number of its own, and `rest` what it lacks.
+// x̂ is ((scale x − mean) − rest) r: `mean` is the rounded mean of scale x, and `rest` what rounding cut off.
 struct Moments {
     real scale, mean, rest, total, r;
     __device__ real hat(real x) const { return ((x * scale - mean) - rest) * r; }
@@ -178,9 +178,9 @@ __device__ inline void backward(const S* x, const S* w, const S* dy, S* dx, int 
     const i64 far = in_shared ? n : gridDim.x * n; // from a sum of dw to that of db
     real* sum = in_shared ? (real*)memory + g.mine * parts * n : sums + blockIdx.x * n;
     real dw[PACKS][V] = {}, db[PACKS][V] = {};
-    for (int part = 0; V == 1 && part < parts; part++) // those beyond
-        for (int j = (g.lane + PACKS * lanes) * V; j < n; j += lanes * V)
-            for (int i = 0; i < V; i++) sum[part * far + j + i] = 0;
+    // The sums of the entries that are not in registers, which there are only where a pack is one entry.
+    for (int part = 0; V == 1 && part < parts; part++)
+        for (int j = g.lane + PACKS * lanes; j < n; j += lanes) sum[part * far + j] = 0;
     const i64 first = blockIdx.x * chunk, last = first + chunk < rows ? first + chunk : rows;
     Row<V> next, next_g, weight;
     weight.read(w, 0, all, g);

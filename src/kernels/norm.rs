@@ -179,7 +179,7 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
     }
 }
 
-/// As [`in_packs`], and a block has room for a row, four packs a thread.
+/// Whether rows are [`in_packs`], and short enough for a block that has four packs a thread.
 fn packed<const N: usize>(n: usize, dtype: DType, tensors: [Arg; N]) -> bool {
     n * dtype.bytes() <= 16 * 4 * THREADS && in_packs(n, dtype, tensors)
 }

@@ -11,7 +11,7 @@ use cudarc::{
 };
 use std::sync::MutexGuard;
 
-/// A cuBLAS handle, and the memory that its products may use besides: not to be used by two threads at once.
+/// A cuBLAS handle and its workspace: not to be used by two threads at once.
 pub(super) struct Handle(sys::cublasHandle_t, Option<u64>);
 // SAFETY: a handle may move between threads; a lock keeps them from using it at once.
 unsafe impl Send for Handle {}
@@ -128,24 +128,24 @@ impl Gpu {
 
     #[track_caller]
     fn make_handle(&self) -> Handle {
-        // Memory of its own: what cuBLAS takes by itself while a graph is recorded becomes a part of the graph, if it can
-        // be. NVIDIA advises this size for a Hopper; without it, where there is no more memory, products are as right.
+        // The workspace is ours: memory that cuBLAS allocates while a graph is recorded would become a part of the graph,
+        // where that is possible at all. NVIDIA advises this size for a Hopper. If memory is short, there is no workspace,
+        // and products are as right.
         let bytes = if self.device == Device::Emulated { 1 << 16 } else { 32 << 20 };
-        // SAFETY: the context is current.
-        let workspace = unsafe { driver::malloc_sync(bytes) }.ok();
         // Parts of a sum that is split are added in single precision, whatever the result is stored in.
         let exact = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        let made = result::create_handle().map(|h| Handle(h, workspace)).and_then(|h| {
-            // SAFETY: all are alive, and the stream outlives the handle: it is dropped after it (see Gpu). To set the stream
-            // takes back the workspace, so that comes first.
+        let made = result::create_handle().and_then(|h| {
+            // SAFETY: the context is current, all are alive, and the stream outlives the handle: it is dropped after it (see
+            // Gpu). Setting the stream takes back the workspace, so the stream is set first.
             unsafe {
+                let h = Handle(h, driver::malloc_sync(bytes).ok());
                 result::set_stream(h.0, self.raw_stream().cast())?;
-                if let Some(at) = workspace {
+                if let Some(at) = h.1 {
                     sys::cublasSetWorkspace_v2(h.0, at as *mut _, bytes).result()?;
                 }
                 sys::cublasSetMathMode(h.0, exact).result()?;
+                Ok(h)
             }
-            Ok(h)
         });
         made.unwrap_or_else(|e| self.fail(format!("device {}: cuBLAS does not start: {:?}", self.device, e.0)))
     }

@@ -464,7 +464,7 @@ struct Feed {
         : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), one(one),
           apart(x.apart), to_other((int)(other - one)), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
           columns(width), even(x.template even<8>()) {}
-    // Asks for the next rows, which begin with this one of so many, and returns where they will be.
+    // Asks for the next 64 rows, which begin with row `first` of `rows`, and returns where they will be.
     __device__ bf16* ask(int first, int rows) {
         bf16 *here = one + (first & 64 ? to_other : 0), *to = here + Slices::pack();
         for (int c = 0; c < (NARROW ? 64 : columns); c += 64, to += 64 * Slices::LD)
@@ -483,7 +483,7 @@ struct Feed {
     }
 };
 
-// y += x v for what of v, a row a key, is not common; x in the registers of warps with whole rows.
+// y += x v for the numbers in v that are not `common`. v has a row for each key; warps have whole rows of x in registers.
 template <class T, class X>
 __device__ void add_rare(T& y, const X& x, int past, const Matrix<S>& v) {
 #pragma unroll
@@ -504,8 +504,9 @@ __device__ void add_rare(T& y, const X& x, int past, const Matrix<S>& v) {
         }
 }
 
-// NARROW: Feed's. A value that is not finite makes its whole tile's sums NaN, of queries too that do not see it; if CAREFUL,
-// every value is looked at. Gives whether the sums are finite, or careful, and o is done.
+// NARROW is that of Feed. A value that is not finite makes the sums of its whole tile NaN, even for queries that do not see
+// it. With CAREFUL every value is looked at, and such a value reaches only the queries that see it. Returns whether o is
+// written: always with CAREFUL, else only if all sums are finite.
 template <int R, bool NARROW, bool CAREFUL>
 __device__ bool wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, const Sizes& d) {
     // Half a step's scores at a time leave registers for the queries.
@@ -587,8 +588,8 @@ __device__ bool wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
             y.template multiply_held<0>(x, {vs + part * Slices::LD, Slices::LD}, sum);
             if (others && NARROW) add_rare(y, x, past, values.from(s0 + part));
             if (others && !NARROW) {
-                // As Tile::add_lower, by way of the memory of this step's k and v, for the registers' sake: 128 rows, where k
-                // alone may have 64.
+                // As Tile::add_lower, with x in shared memory to save registers. x has 128 rows, so it takes the place of both
+                // k and v of this step.
                 __syncthreads();
                 x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Slices::LD + c, run); });
                 __syncthreads();
@@ -609,7 +610,8 @@ __device__ bool wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
     return true;
 }
 
-// Called, so that it takes no registers from what runs before it.
+// Not inlined, so that it takes no registers from the pass before it. It spills some itself, which counts for little as it
+// runs only if a sum is not finite.
 template <int R>
 __device__ __noinline__ void careful_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {
     wide_forward<R, true, true>(q, k, v, o, lse, scale, d);
@@ -679,14 +681,15 @@ template <int R>
 __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const Sizes& d) {
     typedef Tile<R, 4, 2> T;
     const Place at(tiles(d.k > d.v ? d.k : d.v, 64), d.heads, tiles(d.s, Slices::ROWS));
-    const i64 c0 = at.column * 64, row = tiles(d.s, Slices::ROWS) - 1 - at.row, s0 = row * Slices::ROWS, before = d.s - d.t;
+    const int c0 = at.column * 64, row = (int)tiles(d.s, Slices::ROWS) - 1 - at.row, s0 = row * Slices::ROWS;
+    const int before = (int)(d.s - d.t);
     const Rows own(d.s, d.h, at.head, s0), rows(d.t, d.h, at.head, 0);
     Slices memory{(bf16*)dynamic_memory()};
     const bool two = Slices::two(d);
     bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v);
     Slices::fill<R, 128>(ks, own.of(x.k, d.k));
     Slices::fill<R, 128>(vs, own.of(x.v, d.v));
-    const int from = s0 > before ? (int)(s0 - before) / 64 * 64 : 0;
+    const int from = s0 > before ? (s0 - before) / 64 * 64 : 0;
     const Slices::Step one = memory.step(d.k, d.v), other = two ? memory.step(d.k, d.v) : one;
     Feed<false> from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, one.first, other.first);
     Feed<false> from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, one.second, other.second);
@@ -714,7 +717,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         T p, dx;
         Slices::product<64>(p, ks, qs, d.k);
         Slices::product<64>(dx, vs, gs, d.v);
-        const int past = (int)(before + t0 - s0);
+        const int past = before + t0 - s0;
 #pragma unroll
         for (int j = 0; j < T::COLS; j++) {
             const int t = T::col(j);

@@ -74,7 +74,7 @@ impl<'a> Inputs<'a> {
 impl<'a> Plan<'a> {
     fn new<O: Rule>(op: &O, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
         let ((longest, scale), dtype) = (op.settings(), x[0].dtype());
-        // A chunk is a tile. Keys of their own, and double precision, need more memory, which many devices do not have.
+        // A chunk is a tile. Erase keys of their own, and double precision, need more memory than many devices have.
         let side = if O::DELTA && dtype != DType::F64 { 64 } else { Tiles::for_gates(cu.gpu(), dtype).side() };
         let chunk = longest.min(t).clamp(1, side);
         let (chunks, tiles) = (t.div_ceil(chunk), Tiles::of(chunk));

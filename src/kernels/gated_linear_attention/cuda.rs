@@ -122,8 +122,8 @@ impl<'a> Plan<'a> {
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
-    /// A block for every 32 columns of the states of a head, which goes along it, if there are heads enough to fill a
-    /// device. (It depends on sizes alone, so that every device adds in the same order.)
+    /// Blocks that go along a head, each with a tile of rows and 32 columns of its state, if they are enough to fill a
+    /// device. (The choice depends on sizes alone, so that every device adds in the same order.)
     fn along(&self) -> Option<Launch> {
         let blocks = self.heads * self.tiles.over(self.k) * self.v.div_ceil(32);
         let numbers = self.tiles.slices(self.dtype, 2) + 3 * self.tiles.side();
