@@ -31,9 +31,9 @@ pub struct Quantity {
     pub name: &'static str,
     /// Its symbol in the paper.
     pub symbol: &'static str,
-    /// One letter per axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product, s
-    /// position, m one of several eigenvalues or slots, or a head of one of several memories, r a
-    /// memory with all its heads.
+    /// One letter per axis: h head, i row (key), j column (value), d unit or channel, e number of the input, u number
+    /// that a gate reads, n state, p factor of a product, s position, m one of several eigenvalues or slots, or a
+    /// head of one of several memories, r a memory with all its heads.
     pub axes: &'static str,
     /// How it is drawn.
     pub role: Role,
@@ -401,7 +401,7 @@ pub const VIEWS: &[View] = &[
             ),
             (
                 "f_t = w_{t-1} exp(ln σ(W_f x'_t + R_f h_{t-1} + b_f) + m_{t-1} − m_t)",
-                "{f} = {w-} exp(ln σ({sum:e W_f * x'} + {sum:u R_f * h-[d=u]} + {b_f}) + {m-} − {m})",
+                "{f} = {w-} · exp(ln σ({sum:e W_f * x'} + {sum:u R_f * h-[d=u]} + {b_f}) + {m-} − {m})",
             ),
             (
                 "z_t = tanh(W_z x_t + R_z h_{t-1} + b_z)",
@@ -436,7 +436,7 @@ pub const VIEWS: &[View] = &[
             ("i_t = exp(W_i [q, k, v]_t + b_i − m_t)", "{i} = exp({sum:u W_i * qkv} + {b_i} − {m})"),
             (
                 "f_t = w_{t-1} exp(ln σ(W_f [q, k, v]_t + b_f) + m_{t-1} − m_t)",
-                "{f} = {w-} exp(ln σ({sum:u W_f * qkv} + {b_f}) + {m-} − {m})",
+                "{f} = {w-} · exp(ln σ({sum:u W_f * qkv} + {b_f}) + {m-} − {m})",
             ),
             ("C_t = f_t C_{t-1} + i_t k'_t v_tᵀ", "{C} = {f} · {C-} + {i} · {k'} · {v}"),
             ("n_t = f_t n_{t-1} + i_t k'_t", "{n} = {f} · {n-} + {i} · {k'}"),

@@ -32,7 +32,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("ρ_t ℓ_t = ρ_t σ(w_ℓ x_t + b_ℓ) / K", "{rate} = {rho} σ({sum:e w_ℓ * input} + {b_ℓ}) / {size:i}"),
+            ("ρ_t ℓ_t = ρ_t σ(w_ℓ x_t + b_ℓ) / K", "{rate} = {rho} · σ({sum:e w_ℓ * input} + {b_ℓ}) / {size:i}"),
             ("d_t = ∂/∂z_t ½ ‖LN(z_t) − (v_t − k_t)‖²,  z_t = S′ᵀ k_t + c′", "{l d}"),
             ("S_t = S′ − ρ_t Σ_s ℓ_s k_s d_sᵀ", "{S_t}"),
             ("o_t = q_t + LN(S_tᵀ q_t + c_t)", "{o}"),

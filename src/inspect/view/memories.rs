@@ -210,8 +210,8 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("z_t = ln(w_{t-1} e^(z_{t-1}) + e^(W_k x_t))", "{z} = ln({w-} exp({z-}) + exp({sum:e W_k * input}))"),
-            ("α_t = w_{t-1} e^(z_{t-1} − z_t)", "{alpha} = {w-} exp({z-} − {z})"),
+            ("z_t = ln(w_{t-1} e^(z_{t-1}) + e^(W_k x_t))", "{z} = ln({w-} · exp({z-}) + exp({sum:e W_k * input}))"),
+            ("α_t = w_{t-1} e^(z_{t-1} − z_t)", "{alpha} = {w-} · exp({z-} − {z})"),
             ADD,
             READ,
         ],
