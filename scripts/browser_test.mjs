@@ -28,7 +28,7 @@ function factor(file, run, layer, text, t, sel) {
   const { shape, data } = file[`run${run + 1}.blocks.${layer}.mixer.${name}`];
   // A weight has no axis of steps.
   const axes = sel.axes[name], steps = shape.length - axes.length;
-  return data[[...axes].reduce((o, l, i) => o * shape[i + steps] + sel[l], steps ? at : 0)];
+  return data[[...axes].reduce((o, l, i) => o * shape[i + steps] + sel[l] % shape[i + steps], steps ? at : 0)];
 }
 
 // What an expression of an equation comes to.

@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use program::program;
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt::Display, fs, path::Path};
+use std::{fmt::Display, fs, path::Path};
 use tapezoo::{
     autograd::Tape,
     inspect::{
@@ -384,68 +384,4 @@ fn two_reflections_are_a_rotation() {
     all_close(&[re[0].into(), im[0].abs().into()], &[0.6f64.cos(), 0.6f64.sin()], 1e-6, "an eigenvalue");
     assert_eq!((re[0], im[0]), (re[1], -im[1]));
     assert_eq!((re[2], im[2]), (1.0, 0.0));
-}
-
-/// The numbers that a page sums up for a gate, from the recorded input and weights.
-#[test]
-fn a_gate_is_what_its_equation_sums_up() {
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    let dot = |w: &Series, row: usize, x: &[f32]| -> f32 {
-        w.data[row * x.len()..][..x.len()].iter().zip(x).map(|(w, x)| w * x).sum()
-    };
-    let traced = |spec: &str| trace(&fresh(spec, "parity"), &TOKENS, &ProgressBar::hidden()).unwrap();
-    let (delta_net, lstm) = (traced("delta_net"), traced("lstm"));
-    for (layer, weights) in delta_net.layers.iter().zip(&delta_net.weights) {
-        for (t, head) in (0..TOKENS.len()).flat_map(|t| [(t, 0), (t, 1)]) {
-            let sum = dot(&weights["W_β"], head, layer["input"].at(t));
-            near(layer["beta"].at(t)[head], sigmoid(sum), format_args!("beta of head {head} at {t}"));
-        }
-    }
-    for (layer, weights) in lstm.layers.iter().zip(&lstm.weights) {
-        let zeros = vec![0.0; layer["h"].width()];
-        for (t, gate) in (0..TOKENS.len()).flat_map(|t| ["i", "f", "o", "g"].map(|gate| (t, gate))) {
-            let before = if t == 0 { &zeros[..] } else { layer["h"].at(t - 1) };
-            for d in 0..zeros.len() {
-                let of = |name: &str| &weights[&format!("{name}{gate}")];
-                let sum = dot(of("W_i"), d, layer["input"].at(t)) + dot(of("W_h"), d, before);
-                let sum = sum + of("b_i").data[d] + of("b_h").data[d];
-                let expected = if gate == "g" { sum.tanh() } else { sigmoid(sum) };
-                near(layer[gate].at(t)[d], expected, format_args!("{gate} of unit {d} at {t}"));
-            }
-        }
-    }
-    // Of each factor, of each slot, and of gates with a bias.
-    let sums = |layer: &BTreeMap<String, Series>,
-                w: &BTreeMap<String, Series>,
-                [gate, of, bias]: [&str; 3],
-                f: &dyn Fn(f32) -> f32| {
-        let rows = layer[gate].width();
-        for (t, row) in (0..TOKENS.len()).flat_map(|t| (0..rows).map(move |row| (t, row))) {
-            let sum = dot(&w[of], row, layer["input"].at(t)) + w.get(bias).map_or(0.0, |b| b.data[row]);
-            near(layer[gate].at(t)[row], f(sum), format_args!("{gate} {row} of {} at {t}", w[of].shape.len()));
-        }
-    };
-    type Case<'a> = (&'a str, [&'a str; 3], &'a dyn Fn(f32) -> f32);
-    let cases: [Case; 6] = [
-        ("delta_product:householders=3", ["beta", "W_β", ""], &sigmoid),
-        ("gsa:state=3", ["alpha", "W_f", ""], &|x| sigmoid(x).powf(0.125)),
-        ("fox", ["f", "w_f", "b_f"], &sigmoid),
-        ("path", ["beta", "W_β", "b_β"], &|x| 2.0 * sigmoid(x)),
-        ("titans", ["theta", "W_θ", "b_θ"], &sigmoid),
-        ("titans", ["keep", "W_α", "b_α"], &|x| 1.0 - sigmoid(x)),
-    ];
-    for (spec, names, f) in cases {
-        let traced = traced(spec);
-        traced.layers.iter().zip(&traced.weights).for_each(|(layer, weights)| sums(layer, weights, names, f));
-        let shape = &traced.weights[0][names[1]].shape;
-        assert_eq!(shape[..shape.len() - 1], traced.layers[0][names[0]].shape, "{spec}: a row for each gate");
-    }
-    // Where weights are too many for a page, there is nothing to sum up.
-    let wide = traced("lstm:width=128,heads=4,head_dim=32");
-    assert!(
-        wide.weights.is_empty() && !wide.layers[0].contains_key("input"),
-        "{:?}, {:?}",
-        wide.weights,
-        wide.layers[0].keys()
-    );
 }

@@ -84,13 +84,13 @@ function value(run, name, t, over = {}) {
   if (t < 0) return 0; // the state before the first token
   const data = numbers(tensor);
   const { axes } = quantity(run, name), by = Object.entries(strides(tensor, axes));
-  // Of a letter it may have fewer than others: one gate for all units.
-  const own = letter => Math.min(index(run, letter, over), tensor.shape[axes.indexOf(letter)] - 1);
+  // Of a letter it may have fewer than others, again and again: one gate for all units, a rate for the heads of each memory.
+  const own = letter => index(run, letter, over) % tensor.shape[axes.indexOf(letter)];
   return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), tensor.constant ? 0 : t * tensor.width)];
 }
 
 // The name of an element: the symbol with an index for each letter of its axes, counted from 1.
-const cellName = (q, over) => `${q.symbol}[${[...q.axes].map(letter => over[letter] + 1).join(', ')}]`;
+const cellName = (q, over) => q.axes === '' ? q.symbol : `${q.symbol}[${[...q.axes].map(letter => over[letter] + 1).join(', ')}]`;
 
 // The text in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
 // `a + b` a sum, `sum:i a * b` a sum over a letter, `h[d=u]` with the index u in the place of d, `size:i` the size of its axis, `…;m=0` with an index fixed.

@@ -2,7 +2,7 @@
 //!
 //! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs the
 //! model over it and keeps every value that a mixer names ([`Var::named`](crate::autograd::Var::named)), [`view`] says
-//! which values are shown of each mixer, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses the part
+//! which values are shown of each mixer, [`weights`] which parameters, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses the part
 //! that fits on a page, [`shown`] says what the page says of a run, [`data`] packs it, and [`page`] writes the page.
 //!
 //! Without the feature `laboratory` there are the sequence, the trace, the views and the eigenvalues, and no page.
@@ -30,6 +30,8 @@ pub mod source;
 pub mod trace;
 #[doc(hidden)]
 pub mod view;
+#[doc(hidden)]
+pub mod weights;
 
 #[cfg(feature = "laboratory")]
 pub use inspection::{Inspection, same_task};

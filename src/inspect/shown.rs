@@ -7,6 +7,7 @@ use super::{
     input::Input,
     trace::{Series, Trace},
     view::{self, Quantity, Role, Spectrum},
+    weights,
 };
 use crate::{
     models::{self, Model, ModelConfig},
@@ -56,7 +57,7 @@ pub fn run(
     let about = [vec![about.to_string()], silent(view, trace)].concat().join(" ");
     let equations = view.map_or(&[][..], |v| v.equations).iter();
     let equations = equations.map(|(symbols, places)| {
-        let without = trace.weights.is_empty() && places.contains(" * input");
+        let without = trace.weights.is_empty() && names(places).any(|name| weights::named(mixer, name).is_some());
         json!([symbols, if without { places.split(" = ").next().unwrap_or(places) } else { places }])
     });
     let about = [&[about.to_string()][..], &silent(view, trace)].concat().join(" ");
@@ -77,6 +78,11 @@ pub fn run(
         "layers": layers,
         "logits": Value::Null,
     })
+}
+
+/// The words in an equation's places, among them the names of values.
+fn names(places: &str) -> impl Iterator<Item = &str> {
+    places.split(['{', '}']).skip(1).step_by(2).flat_map(|place| place.split(' '))
 }
 
 /// A sentence where nothing was ever written into any block's state.
@@ -124,8 +130,8 @@ fn quantities(view: Option<&view::View>, trace: &Trace) -> Value {
             let there: Vec<Quantity> = view.quantities.iter().copied().filter(|q| layer.contains_key(q.name)).collect();
             let computed: Vec<Quantity> = computed.filter(|q| layer.contains_key(q.name)).collect();
             let weights = trace.weights.first().into_iter().flat_map(BTreeMap::keys).filter_map(|name| {
-                let of = view::WEIGHTS.iter().find(|w| w.0.contains(&view.mixer) && w.2.contains(&name.as_str()))?;
-                Some(json!({ "name": name, "symbol": name, "axes": of.3, "role": "weight", "about": "" }))
+                let of = weights::named(view.mixer, name)?;
+                Some(json!({ "name": name, "symbol": name, "axes": of.axes, "role": "weight", "about": "" }))
             });
             let input = layer.contains_key(view::MIXER_INPUT.name).then(|| json!(view::MIXER_INPUT));
             [there, computed].concat().iter().map(|q| json!(q)).chain(input).chain(weights).collect()

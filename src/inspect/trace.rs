@@ -1,6 +1,9 @@
 //! A model run over one sequence, token by token, with every value that its mixers name.
 
-use super::view::{MIXER_INPUT, View, WEIGHTS};
+use super::{
+    view::{MIXER_INPUT, View},
+    weights,
+};
 use crate::{
     autograd::{Kernels, Named, Tape},
     error::{Error, Result, quietly},
@@ -39,14 +42,11 @@ impl Series {
 pub struct Trace {
     /// The values of each block by name: states, and what the mixer's step names.
     pub layers: Vec<BTreeMap<String, Series>>,
-    /// The parameters of each block's gates that the view's equations have, where they are not too many.
+    /// The parameters of each block that the view's equations have, where they are not too many.
     pub weights: Vec<BTreeMap<String, Series>>,
     /// The logits `[T, classes]`.
     pub logits: Series,
 }
-
-/// The most numbers that the weights of a trace have.
-const MOST_WEIGHTS: usize = 50_000;
 
 /// Run a model over tokens, one at a time, as its recurrent form does.
 ///
@@ -115,45 +115,12 @@ fn run(
         read();
     }
     let classes = logits.len() / tokens.len().max(1);
-    let weights = weights(model, steps.first().map_or(0, Vec::len));
+    let weights = weights::of(model, steps.first().map_or(0, Vec::len));
     for values in steps.iter_mut().flatten().filter(|_| weights.is_empty()) {
         values.remove(MIXER_INPUT.name);
     }
     let layers = (0..steps.first().map_or(0, Vec::len)).map(|l| layer(&steps, l, view, model.config().heads)).collect();
     Trace { layers, weights, logits: Series { shape: vec![classes], data: logits } }
-}
-
-/// Of each block, the parameters that [`WEIGHTS`] names; none if they are too many.
-fn weights(model: &Model, blocks: usize) -> Vec<BTreeMap<String, Series>> {
-    let config = model.config();
-    let own = || WEIGHTS.iter().filter(|(mixers, ..)| mixers.contains(&config.mixer.as_str()));
-    let entries = model.params().entries();
-    let entry = |l: usize, param: &str| entries.iter().find(|e| e.name == format!("blocks.{l}.mixer.{param}"));
-    let numbers: usize =
-        (0..blocks).flat_map(|l| own().filter_map(move |w| entry(l, w.1))).map(|e| e.shape.len()).sum();
-    if numbers == 0 || numbers > MOST_WEIGHTS {
-        return vec![];
-    }
-    let flat = model.params().flat().to_f64();
-    let mut all = vec![BTreeMap::new(); blocks];
-    for (l, block) in all.iter_mut().enumerate() {
-        for (_, param, names, axes) in own() {
-            let Some(entry) = entry(l, param) else { continue };
-            let (dims, n) = (entry.shape.dims(), entry.shape.len() / names.len());
-            let (rows, heads) = (dims[0] / names.len(), config.heads);
-            let rows = match &axes[..axes.len().min(2)] {
-                "ph" => vec![rows / heads, heads],
-                "hm" => vec![heads, rows / heads],
-                _ => vec![rows],
-            };
-            for (i, name) in names.iter().enumerate() {
-                let part = &flat[entry.offset + i * n..][..n];
-                let shape = [&rows[..], &dims[1..]].concat();
-                block.insert(name.to_string(), Series { shape, data: part.iter().map(|&x| x as f32).collect() });
-            }
-        }
-    }
-    all
 }
 
 /// A copy of a tensor in its own buffer, since the tape reuses buffers.

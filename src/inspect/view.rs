@@ -31,9 +31,9 @@ pub struct Quantity {
     pub name: &'static str,
     /// Its symbol in the paper.
     pub symbol: &'static str,
-    /// One letter per axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product, s
-    /// position, m one of several eigenvalues or slots, or a head of one of several memories, r a
-    /// memory with all its heads.
+    /// One letter per axis: h head, i row (key), j column (value), d unit or channel, e number of the input, u number
+    /// that a gate reads, n state, p factor of a product, s position, m one of several eigenvalues or slots, or a
+    /// head of one of several memories, r a memory with all its heads.
     pub axes: &'static str,
     /// How it is drawn.
     pub role: Role,
@@ -59,7 +59,7 @@ pub enum Spectrum {
 }
 
 /// An equation as in the mixer's file, and the same with `{places}` for numbers (see `data.js`: products, sums, earlier
-/// steps). The result of a linear map is shown by its largest terms where [`WEIGHTS`] has its matrix, and else only by its
+/// steps). The result of a linear map is shown by its largest terms where [`weights`](super::weights) has its matrix, and else only by its
 /// value.
 pub type Equation = (&'static str, &'static str);
 
@@ -83,25 +83,6 @@ pub struct View {
 /// The input of a mixer, which the decoder names.
 pub const MIXER_INPUT: Quantity = q("input", "x", "e", Vector, "input of the mixer");
 
-/// Parameters of gates: the mixers that have one, its name there, the names of the equal parts of its rows in the
-/// equations, and the axes of a part: e is the input's, u a unit that is read; rows of two letters are split by heads. Their equations show what is summed up.
-pub const WEIGHTS: &[(&[&str], &str, &[&str], &str)] = &[
-    (&["delta_net", "gated_delta_net", "kda", "path"], "w_beta", &["W_β"], "he"),
-    (&["delta_product"], "w_beta", &["W_β"], "phe"),
-    (&["path"], "b_beta", &["b_β"], "h"),
-    (&["fox"], "w_f", &["w_f"], "he"),
-    (&["fox"], "b_f", &["b_f"], "h"),
-    (&["gsa"], "w_f", &["W_f"], "hme"),
-    (&["titans"], "w_rates", &["W_θ", "W_η", "W_α"], "he"),
-    (&["titans"], "b_rates", &["b_θ", "b_η", "b_α"], "h"),
-    (&["lstm"], "w_ih", &["W_ii", "W_if", "W_ig", "W_io"], "de"),
-    (&["lstm"], "w_hh", &["W_hi", "W_hf", "W_hg", "W_ho"], "du"),
-    (&["lstm"], "b_ih", &["b_ii", "b_if", "b_ig", "b_io"], "d"),
-    (&["lstm"], "b_hh", &["b_hi", "b_hf", "b_hg", "b_ho"], "d"),
-    (&["quasi_lstm"], "w", &["W_f", "W_i", "W_z", "W_o"], "de"),
-    (&["quasi_lstm"], "b", &["b_f", "b_i", "b_z", "b_o"], "d"),
-];
-
 impl View {
     /// The letters of a quantity's axes at a step.
     pub fn axes(&self, name: &str) -> Option<&'static str> {
@@ -121,12 +102,13 @@ const SUM_OF_KEYS: View = View {
         q("k", "φ(k)", "hi", Vector, "key, after the feature map: under which it is written"),
         VALUE,
         OUT,
-        q("den", "φ(q)·z", "h", Gate, "what the read is divided by"),
+        q("den", "d", "h", Gate, "what the read is divided by"),
     ],
     equations: &[
         ("S_t = S_{t-1} + φ(k_t) v_tᵀ", "{S} = {S-} + {k} · {v}"),
         ("z_t = z_{t-1} + φ(k_t)", "{z} = {z-} + {k}"),
-        ("o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)", "{o} = {sum:i S * q} / {den}"),
+        ("d_t = φ(q_t)·z_t + ε", "{den} = {sum:i z * q} + ε"),
+        ("o_t = S_tᵀ φ(q_t) / d_t", "{o} = {sum:i S * q} / {den}"),
     ],
     eigenvalues: Spectrum::Ones,
     spectrum: "The transition is the identity: the memory adds, and never forgets.",
@@ -163,8 +145,6 @@ const PAST: &str = "1 after the first token, 0 before it";
 const SHOW: Equation = ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})");
 const STEP_SIZE: Equation = ("β_t = s σ(W_β x_t)", "{beta} = s σ({sum:e W_β * input})");
 const READ: Equation = ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}");
-const STABILISED_INPUT: Equation = ("i_t = exp(ĩ_t − m_t)", "{i}");
-const STABILISED_FORGET: Equation = ("f_t = exp(ln σ(f̃_t) + m_{t-1} − m_t)", "{f}");
 
 const fn matrix(name: &'static str) -> Quantity {
     q(name, name, "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value")
@@ -174,21 +154,24 @@ const fn matrix(name: &'static str) -> Quantity {
 /// thing by it.
 const SYMBOLS: &[(&str, &[&str], &str)] = &[
     ("W", &[], "W are learned matrices"),
-    ("w_", &["fox", "lmu"], "w is a learned vector"),
+    ("w_", &["fox", "lmu", "ttt"], "w is a learned vector"),
+    ("w_0", &["rwkv7"], "w_0 is learned"),
     ("b_", &[], "b are learned biases"),
     (" + b)", &[], "b is a learned bias"),
     ("x_t", &[], "x_t is the input of the mixer at this token"),
     (
         " s σ(",
-        &["delta_net", "gated_delta_net", "delta_product", "kda"],
+        &["delta_net", "gated_delta_net", "delta_product", "kda", "mom"],
         "s is 2 where eigenvalues reach to −1, and else 1",
     ),
     ("= s exp(", &[], "s is 2 where eigenvalues reach to −1, and else 1"),
-    ("δ", &["mamba"], "δ is what W_x makes of the input for the step size"),
+    ("u_t", &["mamba2", "mamba3"], "u_t is the input of the mixer at this token"),
+    ("x^w", &[], "x^w is the input of the mixer, mixed with that of the token before"),
     ("Δ_t A", &[], "A is learned, and below 0"),
-    ("g_t", &["gated_delta_net", "kda"], "g_t = −exp(A_log) softplus(a linear map of x_t), the logarithm of α_t"),
-    ("ĩ_t", &[], "ĩ and f̃ are the gates before exp and σ, linear maps of the input"),
-    ("z̃_t", &[], "z̃ and õ are the candidate and the output gate before tanh and σ"),
+    ("A_log", &[], "A_log is learned"),
+    ("R_", &[], "R are learned matrices"),
+    ("max(h(", &["mamba3"], "h(x) is 1 + x, and 1/(1 − x) below 0"),
+    ("e^τ", &[], "τ is learned"),
     ("ε", &[], "ε keeps the divisor from 0"),
     ("γ_l", &[], "γ_l is the lower bound of the block's gates, learned"),
 ];
@@ -324,6 +307,7 @@ pub const VIEWS: &[View] = &[
         title: "Mamba",
         quantities: &[
             q("h", "h", "dn", State, "N states for each channel"),
+            q("low", "δ", "u", Vector, "what the input says of the step sizes, in a few numbers"),
             q("dt", "Δ", "d", Gate, "step size of each channel: long ones forget and write, short ones keep"),
             q("x", "x", "d", Vector, "input, after the convolution"),
             q("B", "B", "n", Vector, "how the input enters the states"),
@@ -332,7 +316,7 @@ pub const VIEWS: &[View] = &[
             q("A_bar", "Ā", "dn", Vector, "the transition of each state"),
         ],
         equations: &[
-            ("Δ_t = softplus(W_dt δ + b_dt)", "{dt}"),
+            ("Δ_t = softplus(W_dt δ_t + b_dt)", "{dt} = softplus({sum:u W_dt * low} + {b_dt})"),
             ("Ā_t = s exp(Δ_t A) − (s − 1)", "{A_bar}"),
             ("h_t = Ā_t ⊙ h_{t-1} + Δ_t B_t x_t", "{h} = {A_bar} · {h-} + {dt} · {B} · {x}"),
             ("y_t = C_tᵀ h_t", "{y} = {sum:n C * h}"),
@@ -355,7 +339,10 @@ pub const VIEWS: &[View] = &[
         ],
         equations: &[
             STEP_SIZE,
-            ("α_t = exp(g_t)", "{alpha}"),
+            (
+                "α_t = exp(−exp(A_log) softplus(W_g x_t + b_dt))",
+                "{alpha} = exp(−exp({A_log}) softplus({sum:e W_g * input} + {b_dt}))",
+            ),
             ("error_t = v_t − α_t S_{t-1}ᵀ k_t", "{error} = {v} − {alpha} · {sum:i S- * k}"),
             ("S_t = α_t S_{t-1} + k_t β_t error_tᵀ", "{S} = {alpha} · {S-} + {k} · {beta} · {error}"),
             READ,
@@ -403,15 +390,27 @@ pub const VIEWS: &[View] = &[
             q("w", "w", "d", State, PAST),
             q("f", "f", "d", Gate, "forget gate, stabilised"),
             q("i", "i", "d", Gate, "input gate, stabilised: exponential, so that one step can outweigh all before"),
-            q("o", "σ(õ)", "d", Gate, "output gate"),
-            q("z", "tanh z̃", "d", Gate, CANDIDATE),
+            OUTPUT,
+            q("z", "z", "d", Gate, CANDIDATE),
+            q("x'", "x'", "e", Vector, "input of the gates i and f, after the convolution if there is one"),
         ],
         equations: &[
-            STABILISED_INPUT,
-            STABILISED_FORGET,
-            ("c_t = f_t c_{t-1} + i_t tanh z̃_t", "{c} = {f} · {c-} + {i} · {z}"),
+            (
+                "i_t = exp(W_i x'_t + R_i h_{t-1} + b_i − m_t)",
+                "{i} = exp({sum:e W_i * x'} + {sum:u R_i * h-[d=u]} + {b_i} − {m})",
+            ),
+            (
+                "f_t = w_{t-1} exp(ln σ(W_f x'_t + R_f h_{t-1} + b_f) + m_{t-1} − m_t)",
+                "{f} = {w-} · exp(ln σ({sum:e W_f * x'} + {sum:u R_f * h-[d=u]} + {b_f}) + {m-} − {m})",
+            ),
+            (
+                "z_t = tanh(W_z x_t + R_z h_{t-1} + b_z)",
+                "{z} = tanh({sum:e W_z * input} + {sum:u R_z * h-[d=u]} + {b_z})",
+            ),
+            ("o_t = σ(W_o x_t + R_o h_{t-1} + b_o)", "{o} = σ({sum:e W_o * input} + {sum:u R_o * h-[d=u]} + {b_o})"),
+            ("c_t = f_t c_{t-1} + i_t z_t", "{c} = {f} · {c-} + {i} · {z}"),
             ("n_t = f_t n_{t-1} + i_t", "{n} = {f} · {n-} + {i}"),
-            ("h_t = σ(õ_t) c_t / n_t", "{h} = {o} · {c} / {n}"),
+            ("h_t = o_t c_t / n_t", "{h} = {o} · {c} / {n}"),
         ],
         eigenvalues: Spectrum::Named("f"),
         spectrum: "The cell's own transition is the forget gate f, at most 1; a state can flip because the gates see h.",
@@ -430,14 +429,19 @@ pub const VIEWS: &[View] = &[
             q("k'", "k/√K", "hi", Vector, "key: under which it is written"),
             VALUE,
             q("h", "h", "hj", Vector, "what is read"),
-            q("den", "max(|n·q|, e⁻ᵐ)", "h", Gate, "what the read is divided by"),
+            q("den", "d", "h", Gate, "what the read is divided by"),
+            q("qkv", "[q, k, v]", "u", Vector, "queries, keys and values of all heads, which the gates see"),
         ],
         equations: &[
-            STABILISED_INPUT,
-            STABILISED_FORGET,
+            ("i_t = exp(W_i [q, k, v]_t + b_i − m_t)", "{i} = exp({sum:u W_i * qkv} + {b_i} − {m})"),
+            (
+                "f_t = w_{t-1} exp(ln σ(W_f [q, k, v]_t + b_f) + m_{t-1} − m_t)",
+                "{f} = {w-} · exp(ln σ({sum:u W_f * qkv} + {b_f}) + {m-} − {m})",
+            ),
             ("C_t = f_t C_{t-1} + i_t k'_t v_tᵀ", "{C} = {f} · {C-} + {i} · {k'} · {v}"),
             ("n_t = f_t n_{t-1} + i_t k'_t", "{n} = {f} · {n-} + {i} · {k'}"),
-            ("h_t = C_tᵀ q_t / max(|n_t·q_t|, e^(−m_t))", "{h} = {sum:i C * q} / {den}"),
+            ("d_t = max(|n_t·q_t|, e^(−m_t)) + ε", "{den} = max(|{sum:i n * q}|, exp(−{m})) + ε"),
+            ("h_t = C_tᵀ q_t / d_t", "{h} = {sum:i C * q} / {den}"),
         ],
         eigenvalues: Spectrum::Named("f"),
         spectrum: "The transition is a number f, at most 1, times the identity: the memory can forget, not flip.",

@@ -80,7 +80,7 @@ impl Layer {
     /// q, k, v and g [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
         let [q, k, v] = linear_parts(x, p[self.w_qkv], None); // (q_t)
-        let g = self.w_g.apply(p, x, Some(self.b_g)); // (g_t)
+        let g = self.w_g.around(p, x, |x| x.named("low"), Some(p[self.b_g])); // (g_t)
         [q, k, v, 1.0 / RANK as f64 * log_sigmoid(g)].map(|x| heads(x, self.h)) // (g_t)
     }
 }

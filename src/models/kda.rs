@@ -102,7 +102,7 @@ impl Layer {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 5] {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h)); // (q_t)
         let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid(); // (β_t)
-        let step = self.w_g.apply(p, x, Some(self.b_dt)).softplus(); // (g_t)
+        let step = self.w_g.around(p, x, |x| x.named("low"), Some(p[self.b_dt])).softplus(); // (g_t)
         let g = (p[self.a_log].decay_rate() * heads(step, self.h)).cast(x.dtype()); // (g_t)
         [q.l2_norm_smooth(1e-6), k.l2_norm_smooth(1e-6), v, beta, g] // (q, k)
     }

@@ -139,7 +139,7 @@ impl Mixer for Layer {
         let x = self.conv.apply(p, x, state, 1); // (x ←)
         // δ [B, T, R], B and C [B, T, N]
         let [low_rank, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]); // (δ)
-        let dt = low_rank.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype()); // (Δ_t)
+        let dt = low_rank.named("low").linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype()); // (Δ_t)
         let a = p[self.a_log].decay_rate(); // (A)
         let (y, h) = sequence([x, dt, a, b, c], state.s[0], self.stretch, form);
         state.s[0] = h;

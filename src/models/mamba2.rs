@@ -118,7 +118,7 @@ impl Layer {
             |x: Var<'t>| (x.reshape([batch, t, self.groups, 1, self.n]) * ones).reshape([batch, t, self.h, self.n]);
         let [b, c] = [e, e + shared].map(|at| of_heads(x.narrow(2, at, shared))); // (x)
         let x = x.narrow(2, 0, e).reshape([batch, t, self.h, self.p]); // (x)
-        let g = (p[self.a_log].decay_rate() * dt).cast(u.dtype()); // (A)
+        let g = (p[self.a_log].decay_rate() * dt.named("dt")).cast(u.dtype()); // (A)
         ([c, b, insert_axis(dt.cast(u.dtype()), 3) * x, g], x, z) // (1)
     }
 

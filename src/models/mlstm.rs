@@ -183,7 +183,7 @@ impl Layer {
     fn gates<'t>(&self, p: &Bound<'t>, qkv: [Var<'t>; 3]) -> Var<'t> {
         let ([_, t, inner], w, bias) = (qkv[0].dims(), p[self.w_if], p[self.b_if]);
         if t == 1 {
-            return Var::concat(&qkv, 2).linear(w, Some(bias)); // (ĩ, f̃)
+            return Var::concat(&qkv, 2).named("qkv").linear(w, Some(bias)); // (ĩ, f̃)
         }
         let zero = bias.tape().full([2 * self.h], bias.dtype(), 0.0);
         let part = |j: usize, b| qkv[j].linear(w.narrow(1, j * inner, inner), Some(b));

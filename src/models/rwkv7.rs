@@ -120,7 +120,7 @@ impl Layer {
         state.passed = Some(first);
         let mix = |(v0, of_v): &(P, LowRank)| of_v.around(p, x_v, |x| x, Some(row(*v0))).sigmoid(); // (v ←)
         let v = self.later.as_ref().map_or(v, |later| v + (first - v) * mix(later)); // (v ←)
-        let w = -(-0.5f64).exp() * of_w.around(p, x_w, Var::tanh, Some(row(w0))).sigmoid(); // (ln w)
+        let w = -(-0.5f64).exp() * of_w.around(p, x_w, |x| x.tanh().named("low"), Some(row(w0))).sigmoid(); // (ln w)
         let a = of_a.around(p, x_a, |x| x, Some(row(a0))).sigmoid(); // (a)
         let g = of_g.around(p, x_g, Var::sigmoid, None); // (g)
         let kappa = heads(k * row(k_k), self.h).l2_norm(1e-12); // (κ)

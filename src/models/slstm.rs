@@ -140,7 +140,7 @@ impl Mixer for Layer {
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x }; // (x')
-        let z = [(&self.w[0], short), (&self.w[1], x)]; // (ĩ, f̃ =)
+        let z = [(&self.w[0], short.named("x'")), (&self.w[1], x)]; // (ĩ, f̃ =)
         let z = BlockDiagonal::together(p, &z, 2, Some(p[self.bias])); // (ĩ, f̃ =) [B, T, 4 H K]
         let mut s = std::array::from_fn(|i| state.s[i]);
         let y = head_norm(heads(sequence(z, p[self.r], &mut s, form), self.h), p[self.norm]); // (y_t)

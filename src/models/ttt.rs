@@ -54,7 +54,7 @@ fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'
 
 /// The same for one token, with names.
 fn step<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'t>) -> Var<'t> {
-    let ([s, c, ds, dc], _shown) = (*m, (row * lr).named("rate"));
+    let ([s, c, ds, dc], _shown) = (*m, (row.named("rho") * lr).named("rate"));
     let (q, k, v) = (q.named("q"), k.named("k"), v.named("v"));
     let d = norm.slope(k.matmul(s) + c, v - k, lr).named("l d"); // (z_s) (d_s)
     *m = [s, c, ds + k.t_matmul(d), dc + d]; // (1)

@@ -76,7 +76,7 @@ pub const VIEWS: &[View] = &[
         title: "SeqBoat",
         quantities: &[
             q("h", "h", "n", State, "the moving averages: N for each channel, one channel after another"),
-            q("m", "m", "d", Vector, "what is read of the averages"),
+            q("m", "m", "e", Vector, "what is read of the averages"),
             q("active", "active", "d", Gate, "1 for a token that attends and is attended to"),
             q("pi", "π", "d", Gate, "the router's share for that, by which the attention counts"),
             q("a", "p", "s", Attention, "attention: how much of each token so far is read, if this one is active"),
@@ -84,7 +84,12 @@ pub const VIEWS: &[View] = &[
             q("k", "k", "i", Vector, "key of this token"),
             q("v", "v", "j", Vector, "value of this token"),
         ],
-        equations: &[("h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t", "{h}"), ("p_ts = softmax_s(q_t·k_s / √K)", "{a}")],
+        equations: &[
+            ("h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t", "{h}"),
+            ("π_t = σ((W_π1 m_t − W_π0 m_t) / e^τ)", "{pi} = σ(({sum:e W_π1 * m} − {sum:e W_π0 * m}) / exp({τ}))"),
+            ("active_t = 1 where π_t > 0.5, else 0", "{active} = 1 if {pi} > 0.5, else 0"),
+            ("p_ts = softmax_s(q_t·k_s / √K)", "{a}"),
+        ],
         eigenvalues: Spectrum::None,
         spectrum: "The averages have 1 − p σ(α), in (0, 1) and the same for every token; the attention has no transition.",
     },

@@ -23,6 +23,7 @@ pub const VIEWS: &[View] = &[
                 "what the mini-batch has so far taken off S′, before the rate of the place",
             ),
             q("sum of l d", "Σ ℓ d", "hj", State, "the same for the bias"),
+            q("rho", "ρ", "", Gate, "the rate of this place in the mini-batch"),
             q("rate", "ρ ℓ", "h", Gate, "the learning rate of this token"),
             q("k", "k", "hi", Vector, "key: the input that the layer is trained on"),
             q("v", "v", "hj", Vector, "value: what it should give, beside the key"),
@@ -31,6 +32,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
+            ("ρ_t ℓ_t = ρ_t σ(w_ℓ x_t + b_ℓ) / K", "{rate} = {rho} · σ({sum:e w_ℓ * input} + {b_ℓ}) / {size:i}"),
             ("d_t = ∂/∂z_t ½ ‖LN(z_t) − (v_t − k_t)‖²,  z_t = S′ᵀ k_t + c′", "{l d}"),
             ("S_t = S′ − ρ_t Σ_s ℓ_s k_s d_sᵀ", "{S_t}"),
             ("o_t = q_t + LN(S_tᵀ q_t + c_t)", "{o}"),

@@ -7,6 +7,7 @@ use super::{
 };
 
 const ALPHA: super::Quantity = q("alpha", "α", "hi", Gate, "how much of each row of the memory stays");
+const LOW: super::Quantity = q("low", "W_1 x", "u", Vector, "the input of the gates, in a few numbers");
 const RE: super::Quantity =
     q("Re lambda", "Re λ", "hn", Vector, "the transition, real part: one number for each pair of rows");
 const IM: super::Quantity = q("Im lambda", "Im λ", "hn", Vector, "the transition, imaginary part");
@@ -17,8 +18,8 @@ pub const VIEWS: &[View] = &[
     View {
         mixer: "gla",
         title: "GLA",
-        quantities: &[MEMORY, ALPHA, KEY, VALUE, QUERY, OUT],
-        equations: &[("α_t = σ(W_2 W_1 x_t + b)^(1/16)", "{alpha}"), ADD, READ],
+        quantities: &[MEMORY, ALPHA, KEY, VALUE, QUERY, OUT, LOW],
+        equations: &[("α_t = σ(W_2 W_1 x_t + b)^(1/16)", "{alpha} = σ({sum:u W_2 * low} + {b})^(1/16)"), ADD, READ],
         eigenvalues: Spectrum::Named("alpha"),
         spectrum: "The gates α, one for each row, in (0, 1): a row can decay or stay, never flip.",
     },
@@ -33,7 +34,11 @@ pub const VIEWS: &[View] = &[
             QUERY,
             OUT,
         ],
-        equations: &[("α_t = γ_l + (1 − γ_l) σ(W_f x_t)", "{alpha}"), ADD, READ],
+        equations: &[
+            ("α_t = γ_l + (1 − γ_l) σ(W_f x_t)", "{alpha} = {γ} + (1 − {γ}) σ({sum:e W_f * input})"),
+            ADD,
+            READ,
+        ],
         eigenvalues: Spectrum::Named("alpha"),
         spectrum: "The gates α, one for each row, above the bound of the block and below 1: no row can flip.",
     },
@@ -50,6 +55,7 @@ pub const VIEWS: &[View] = &[
         title: "Mamba-2",
         quantities: &[
             MEMORY,
+            q("dt", "Δ", "h", Gate, "step size: long steps forget and write, short ones keep"),
             q("A_bar", "Ā", "h", Gate, "how much of the whole memory stays"),
             q("B", "B", "hi", Vector, "how the input enters the states"),
             q("x", "Δx", "hj", Vector, "input, times the length of the step"),
@@ -57,7 +63,8 @@ pub const VIEWS: &[View] = &[
             q("y", "SᵀC", "hj", Vector, "what is read"),
         ],
         equations: &[
-            ("Ā_t = s exp(Δ_t A) − (s − 1)", "{A_bar}"),
+            ("Δ_t = softplus(W_dt u_t + b_dt)", "{dt} = softplus({sum:e W_dt * input} + {b_dt})"),
+            ("Ā_t = s exp(−exp(A_log) Δ_t) − (s − 1)", "{A_bar} = s exp(−exp({A_log}) · {dt}) − (s − 1)"),
             ("S_t = Ā_t S_{t-1} + B_t (Δ_t x_t)ᵀ", "{S} = {A_bar} · {S-} + {B} · {x}"),
             ("y_t = S_tᵀ C_t", "{y} = {sum:i S * C}"),
         ],
@@ -80,7 +87,15 @@ pub const VIEWS: &[View] = &[
             RE,
             IM,
         ],
-        equations: &[("o_t = S_tᵀ q_t", "{o} = {sum:i S * q}")],
+        equations: &[
+            ("Δ_t = softplus(W_δ u_t + b_dt)", "{dt} = softplus({sum:e W_δ * input} + {b_dt})"),
+            ("γ_t = σ(W_λ u_t) Δ_t", "{gamma} = σ({sum:e W_λ * input}) · {dt}"),
+            (
+                "β_t = (Δ_t − γ_t) α_t,  α_t = exp(−Δ_t max(h(W_a u_t), 10⁻⁴))",
+                "{beta} = ({dt} − {gamma}) · exp(−{dt} · max(h({sum:e W_a * input}), 0.0001))",
+            ),
+            ("o_t = S_tᵀ q_t", "{o} = {sum:i S * q}"),
+        ],
         eigenvalues: Spectrum::Complex("Re lambda", "Im lambda"),
         spectrum: "α e^(±iΔθ), as the turned queries see the memory: the input chooses how far each pair of rows turns.",
     },
@@ -96,10 +111,14 @@ pub const VIEWS: &[View] = &[
             q("error", "error", "hj", Vector, "what is written, less what is erased: what the faded S holds under k"),
             QUERY,
             OUT,
+            LOW,
         ],
         equations: &[
             STEP_SIZE,
-            ("α_t = exp(g_t)", "{alpha}"),
+            (
+                "α_t = exp(−exp(A_log) softplus(W_2 W_1 x_t + b_dt))",
+                "{alpha} = exp(−exp({A_log}) softplus({sum:u W_2 * low} + {b_dt}))",
+            ),
             ("error_t = v_t − (α_t ⊙ S_{t-1})ᵀ k_t", "{error}"),
             ("S_t = α_t ⊙ S_{t-1} + k_t β_t error_tᵀ", "{S} = {alpha} · {S-} + {k} · {beta} · {error}"),
             READ,
@@ -120,8 +139,13 @@ pub const VIEWS: &[View] = &[
             VALUE,
             q("r", "r", "hi", Vector, "receptance: what is asked of the memory"),
             OUT,
+            q("low", "tanh(W_w1 x^w)", "u", Vector, "the input of w, in a few numbers"),
         ],
         equations: &[
+            (
+                "w_t = exp(−e^(−0.5) σ(w_0 + W_w2 tanh(W_w1 x^w_t)))",
+                "{w} = exp(−exp(−0.5) σ({w_0} + {sum:u W_w2 * low}))",
+            ),
             ("erased_t = −S_{t-1}ᵀ κ_t", "{erased} = {sum:i S- * minus kappa}"),
             (
                 "S_t = w_t ⊙ S_{t-1} + (a_t ⊙ κ_t) erased_tᵀ + k_t v_tᵀ",
@@ -148,9 +172,11 @@ pub const VIEWS: &[View] = &[
         ],
         equations: &[
             ("α_t = σ(W_f x_t)^(1/8)", "{alpha} = σ({sum:e W_f * input})^(1/8)"),
+            ("s_t = 1 − α_t", "{s} = 1 − {alpha}"),
             ("K̃_t = α_t ⊙ K̃_{t-1} + s_t k_tᵀ", "{slot keys} = {alpha} · {slot keys-} + {s} · {k}"),
             ("Ṽ_t = α_t ⊙ Ṽ_{t-1} + s_t v_tᵀ", "{slot values} = {alpha} · {slot values-} + {s} · {v}"),
-            ("o_t = Ṽ_tᵀ softmax(K̃_t q_t)", "{o} = {sum:m slot values * a}"),
+            ("p_t = softmax(K̃_t q_t / √K)", "{a} = softmax_m(…, {sum:i slot keys * q} / √{size:i}, …)"),
+            ("o_t = Ṽ_tᵀ p_t", "{o} = {sum:m slot values * a}"),
         ],
         eigenvalues: Spectrum::Named("alpha"),
         spectrum: "The gates α, one for each slot, in (0, 1): a slot can decay or stay, never flip.",
@@ -183,7 +209,12 @@ pub const VIEWS: &[View] = &[
             QUERY,
             OUT,
         ],
-        equations: &[("α_t = e^(z_{t-1} − z_t)", "{alpha}"), ADD, READ],
+        equations: &[
+            ("z_t = ln(w_{t-1} e^(z_{t-1}) + e^(W_k x_t))", "{z} = ln({w-} · exp({z-}) + exp({sum:e W_k * input}))"),
+            ("α_t = w_{t-1} e^(z_{t-1} − z_t)", "{alpha} = {w-} · exp({z-} − {z})"),
+            ADD,
+            READ,
+        ],
         eigenvalues: Spectrum::Named("alpha"),
         spectrum: "The gates α, one for each row, in [0, 1): a row gives way to larger keys, and never flips.",
     },
@@ -202,6 +233,11 @@ pub const VIEWS: &[View] = &[
             q("o", "o", "mj", Vector, "what each memory answers, before ω"),
         ],
         equations: &[
+            (
+                "α_t = exp(−exp(A_log) softplus(W_g x_t + b_dt)), or 1 where not routed",
+                "{alpha} = exp(−exp({A_log}) softplus({sum:e W_g * input} + {b_dt})), or 1",
+            ),
+            ("β_t = s σ(W_β x_t), or 0 where not routed", "{beta} = s σ({sum:e W_β * input}), or 0"),
             ("S′ = α_t S_{t-1},  error_t = v_t − S′ᵀ k_t", "{error}"),
             ("S_t = S′ + k_t β_t error_tᵀ    in each memory", "{S} = {alpha} · {S-} + {k} · {beta} · {error}"),
             READ,
