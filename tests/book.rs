@@ -6,11 +6,7 @@ use indicatif::ProgressBar;
 use std::{collections::BTreeMap, path::Path, process::Command};
 use tapezoo::{
     autograd::Tape,
-    book::{
-        Site, cores, equations,
-        page::{file, settings},
-        prose, tour, tracks,
-    },
+    book::{Site, cores, equations, lab::settings, prose, tour, tracks, tree::file},
     inspect::{trace::trace_model, view},
     models::{self, Model},
     report::mathml::math,
@@ -140,26 +136,23 @@ fn no_symbol_of_an_equation_is_lost() {
     let mut checked = 0;
     for name in models::names() {
         let source = models::source(name).unwrap();
-        for part in prose::parts(source).0 {
-            let prose::Part::Equations(block) = part else { continue };
-            for row in equations::rows(&block) {
-                let set = math(&row.text);
-                let document = roxmltree::Document::parse(&set).unwrap_or_else(|e| panic!("{name}: {set}: {e}"));
-                assert_eq!(document.root_element().attribute("data-source"), Some(row.text.as_str()));
-                let shown: String =
-                    document.descendants().filter(|node| node.is_text()).filter_map(|node| node.text()).collect();
-                let sorted = |text: &str| {
-                    let raised = [('⁰', '0'), ('¹', '1'), ('²', '2'), ('⁴', '4'), ('⁻', '−'), ('ᵀ', 'T'), ('ᴺ', 'N')];
-                    let plain = |c| raised.iter().find(|pair| pair.0 == c).map_or(same(c), |pair| pair.1);
-                    let mut all: Vec<char> =
-                        text.chars().map(plain).filter(|c| !c.is_whitespace() && !"_^{}()".contains(*c)).collect();
-                    all.sort_unstable();
-                    all
-                };
-                let (shown, text) = (sorted(&shown), sorted(&row.text));
-                assert_eq!(shown, text, "{name}: {}", row.text);
-                checked += 1;
-            }
+        for row in rows(source) {
+            let set = math(&row.text);
+            let document = roxmltree::Document::parse(&set).unwrap_or_else(|e| panic!("{name}: {set}: {e}"));
+            assert_eq!(document.root_element().attribute("data-source"), Some(row.text.as_str()));
+            let shown: String =
+                document.descendants().filter(|node| node.is_text()).filter_map(|node| node.text()).collect();
+            let sorted = |text: &str| {
+                let raised = [('⁰', '0'), ('¹', '1'), ('²', '2'), ('⁴', '4'), ('⁻', '−'), ('ᵀ', 'T'), ('ᴺ', 'N')];
+                let plain = |c| raised.iter().find(|pair| pair.0 == c).map_or(same(c), |pair| pair.1);
+                let mut all: Vec<char> =
+                    text.chars().map(plain).filter(|c| !c.is_whitespace() && !"_^{}()".contains(*c)).collect();
+                all.sort_unstable();
+                all
+            };
+            let (shown, text) = (sorted(&shown), sorted(&row.text));
+            assert_eq!(shown, text, "{name}: {}", row.text);
+            checked += 1;
         }
     }
     assert!(checked > 200, "{checked} rows");
@@ -228,10 +221,7 @@ fn no_function_of_a_script_hides_one_of_the_browser() {
 
 /// All equations of a file, block after block, and the lines that compute each.
 fn rows(source: &str) -> Vec<equations::Row> {
-    let parts = prose::parts(source).0;
-    let blocks =
-        parts.iter().filter_map(|part| if let prose::Part::Equations(block) = part { Some(block) } else { None });
-    blocks.flat_map(|block| equations::rows(block)).collect()
+    equations::all(&prose::parts(source).0)
 }
 
 #[test]

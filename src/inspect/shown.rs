@@ -59,7 +59,6 @@ pub fn run(
         let without = trace.weights.is_empty() && places.contains(" * input");
         json!([symbols, if without { places.split(" = ").next().unwrap_or(places) } else { places }])
     });
-    let about = [&[about.to_string()][..], &silent(view, trace)].concat().join(" ");
     json!({
         "name": name,
         "title": title,
