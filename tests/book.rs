@@ -100,9 +100,15 @@ fn what_a_page_trains_can_be_trained() {
 
 #[test]
 fn every_test_that_a_page_names_is_there() {
-    let tests = include_str!("expressivity.rs");
+    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/expressivity")).unwrap();
+    let tests: String = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect();
     for shown in &tracks::SHOWN {
-        assert!(tests.contains(&format!("#[test]\nfn {}()", shown.test)), "{}", shown.test);
+        let (_, rest) = tests.split_once(&format!("#[test]\nfn {}()", shown.test)).expect(shown.test);
+        let (body, _) = rest.split_once("\n}\n").unwrap();
+        // A test of a family lists its mixers; one of a single mixer may leave the name to a helper.
+        let words: Vec<&str> = body.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let missing = shown.mixers.iter().find(|mixer| shown.mixers.len() > 2 && !words.contains(mixer));
+        assert_eq!(missing, None, "{} does not run it", shown.test);
         assert!(shown.mixers.iter().all(|mixer| models::names().contains(mixer)), "{:?}", shown.mixers);
     }
     for mixer in models::names() {
