@@ -84,7 +84,8 @@ pub struct View {
 pub const MIXER_INPUT: Quantity = q("input", "x", "e", Vector, "input of the mixer");
 
 /// Parameters of gates: the mixers that have one, its name there, the names of the equal parts of its rows in the
-/// equations, and the axes of a part: e is the input's, u a unit that is read; rows of two letters are split by heads. Their equations show what is summed up.
+/// equations, and the axes of a part: e is the input's, u a unit that is read; rows of two letters are split by heads.
+/// Their equations show what is summed up.
 pub const WEIGHTS: &[(&[&str], &str, &[&str], &str)] = &[
     (&["delta_net", "gated_delta_net", "kda", "path"], "w_beta", &["W_β"], "he"),
     (&["delta_product"], "w_beta", &["W_β"], "phe"),
