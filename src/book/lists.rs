@@ -2,7 +2,7 @@
 
 use super::{
     frame::{around, no_library, words},
-    tree::{about, colour, file, name, title, tree},
+    tree::{about, colour, file, members, name, title, tree},
 };
 use crate::{
     exercises::EXERCISES,
@@ -36,7 +36,7 @@ pub fn index(trains: bool) -> String {
                 "Where its eigenvalues are the same for every token, or real and not negative, no parity is possible at any "
                 "length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
                 "which their states can flip. What can be learned is another matter than what can be expressed: "
-                code { "docs/state_tracking.md" } " has what training found."
+                code { "docs/zoo_results.md" } " has what training found."
             }
             p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation. "
                 a href="table.html" { "A table" } " has all mixers beside one another. "
@@ -48,7 +48,7 @@ pub fn index(trains: bool) -> String {
             } section {
             h2 { "By the kind of state" }
             @for family in Family::present() {
-                @let members: Vec<&str> = models::names().into_iter().filter(|n| about(n).family == family).collect();
+                @let members = members(family);
                 h3 { span class={ "dot s" (members.first().map_or(6, |name| colour(about(name)))) } {} (family.title()) }
                 ul.plain { @for name in members {
                     li { a href=(file(name)) { (title(name, about(name))) } " " span.term {
@@ -75,7 +75,7 @@ pub fn table() -> String {
                 code { "tapezoo models" } " prints the same."
             }
             @for family in Family::present() {
-                @let members: Vec<&str> = models::names().into_iter().filter(|n| about(n).family == family).collect();
+                @let members = members(family);
                 h2 { (family.title()) }
                 div.scroll tabindex="0" role="region" aria-label=(family.title()) { table {
                     tr { @for head in ["mixer", "transition", "eigenvalues", "state", "a step", "forms"] { th scope="col" { (head) } } }

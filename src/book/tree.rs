@@ -37,6 +37,11 @@ pub fn below(parent: Option<&str>) -> Vec<&'static str> {
     models::names().into_iter().filter(|name| about(name).parent.map(|p| p.0) == parent).collect()
 }
 
+/// The mixers of a family.
+pub fn members(family: Family) -> Vec<&'static str> {
+    models::names().into_iter().filter(|name| about(name).family == family).collect()
+}
+
 /// All mixers in the order of the tree, from the top.
 pub fn order() -> Vec<&'static str> {
     fn walk(parent: Option<&str>, all: &mut Vec<&'static str>) {
