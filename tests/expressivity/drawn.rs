@@ -36,9 +36,9 @@ fn states_do_not_alternate_where_no_eigenvalue_is_negative() {
     }
 }
 
-/// Nor does any other λ, B and C help, nor any other transition that is the same for all tokens. The state is a sum over
-/// positions, so h(11) − h(10) − h(01) + h(00) = 0: a linear function of it that is above a threshold for 10 and 01
-/// cannot be below it for both 11 and 00. Of SeqBoat this is said of its averages.
+/// With a transition that is the same for all tokens, whatever it is, the state is a sum over positions, so that
+/// h(11) − h(10) − h(01) + h(00) = 0: a linear function of it that is above a threshold for 10 and 01 cannot be below it
+/// for both 11 and 00. Of SeqBoat this is said of its averages.
 #[test]
 fn a_state_with_a_fixed_transition_is_additive_and_parity_is_not() {
     for name in ["lru", "s4d", "lssl", "lmu", "retnet", "seqboat"] {
