@@ -164,26 +164,42 @@ fn figure(name: &str, title: &str, unit: &str, x_label: &'static str, lines: &[(
     }
 }
 
+/// The cost of a token in training, with sequences of `t` tokens.
+struct Cost {
+    t: usize,
+    us: f64,
+    bytes: f64,
+}
+
+/// From short sequences to long ones, until a step takes too long, or the next one may take more than `most` bytes: four
+/// times as many, as attention does at twice the length.
+fn points(model: &str, form: Form, longest: usize, most: f64) -> Result<Vec<Cost>> {
+    let (mut all, mut t) = (vec![], SHORTEST);
+    while t <= longest {
+        let [ms, bytes] = ask(&["--train", model, &form.to_string(), &t.to_string()])?[0][..] else {
+            return Err("expected two numbers of a point".into());
+        };
+        eprintln!("{model} {form} T={t}: {ms:.1} ms, {:.1} MB", bytes / 1e6);
+        all.push(Cost { t, us: 1e3 * ms / t as f64, bytes: bytes / t as f64 });
+        if ms > PATIENCE || 4.0 * bytes > most {
+            break;
+        }
+        t *= 2;
+    }
+    Ok(all)
+}
+
 /// Time and bytes per token in training, for each model in the form that `pick` chooses.
 fn training(longest: usize, pick: fn(&[Form]) -> Option<Form>) -> Result<[Vec<(String, Series)>; 2]> {
     let (mut times, mut bytes) = (vec![], vec![]);
     for model in names() {
         let forms = Model::new(&config(model, None, SHORTEST)?.model, 0, DType::F32)?.forms();
         let Some(form) = pick(&forms) else { continue };
-        let (mut time, mut held, mut t) = (Series::new(), Series::new(), SHORTEST);
         let quadratic = model == "gpt" && form == Form::Recurrent;
-        while t <= if quadratic { longest.min(LONGEST_QUADRATIC) } else { longest } {
-            let point = &ask(&["--train", model, &form.to_string(), &t.to_string()])?[0];
-            eprintln!("{model} {form} T={t}: {:.1} ms, {:.1} MB", point[0], point[1] / 1e6);
-            time.insert(t, 1e3 * point[0] / t as f64);
-            held.insert(t, point[1] / t as f64);
-            if point[0] > PATIENCE {
-                break;
-            }
-            t *= 2;
-        }
-        times.push((model.to_string(), time));
-        bytes.push((model.to_string(), held));
+        let points =
+            points(model, form, if quadratic { longest.min(LONGEST_QUADRATIC) } else { longest }, f64::INFINITY)?;
+        times.push((model.to_string(), points.iter().map(|point| (point.t, point.us)).collect()));
+        bytes.push((model.to_string(), points.iter().map(|point| (point.t, point.bytes)).collect()));
     }
     Ok([times, bytes])
 }
@@ -234,8 +250,6 @@ fn draw(dir: &Path, longest: usize) -> Result<()> {
 
 /// Measures the mixers that a file of tab-separated lines lacks, and adds each as soon as it is measured.
 fn data(path: &Path, longest: usize) -> Result<()> {
-    /// Where four times the memory, as twice the length may take, is more than this, a line ends.
-    const MOST_BYTES: f64 = 4e9;
     for model in names() {
         let known = fs::read_to_string(path)?;
         if known.lines().any(|line| line.split('\t').next() == Some(model)) {
@@ -243,19 +257,11 @@ fn data(path: &Path, longest: usize) -> Result<()> {
         }
         let forms = Model::new(&config(model, None, SHORTEST)?.model, 0, DType::F32)?.forms();
         let Some(&form) = forms.last() else { continue };
-        let (mut lines, mut t) = (String::new(), SHORTEST);
-        while t <= longest {
-            let [ms, bytes] = ask(&["--train", model, &form.to_string(), &t.to_string()])?[0][..] else {
-                return Err("expected two numbers of a point".into());
-            };
-            eprintln!("{model} {form} T={t}: {ms:.1} ms, {:.1} MB", bytes / 1e6);
-            let (us, each) = (short(1e3 * ms / t as f64), (bytes / t as f64).round());
-            lines += &format!("{model}\t{}\t{t}\t{us}\t{each}\t{BUILD}\t{}\n", form.kind(), processor());
-            if ms > PATIENCE || 4.0 * bytes > MOST_BYTES {
-                break;
-            }
-            t *= 2;
-        }
+        let line = |Cost { t, us, bytes }: Cost| {
+            let (us, bytes) = (short(us), bytes.round());
+            format!("{model}\t{}\t{t}\t{us}\t{bytes}\t{BUILD}\t{}\n", form.kind(), processor())
+        };
+        let lines: String = points(model, form, longest, 4e9)?.into_iter().map(line).collect();
         write(path, (known + &lines).as_bytes())?;
     }
     Ok(())

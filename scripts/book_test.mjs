@@ -29,6 +29,7 @@ async function open(name, options = {}) {
 const ready = page => page.waitForFunction(() => window.lab && document.querySelector('.panel:not([hidden]) .seen canvas'), null, { timeout: 60000 });
 
 const pages = readdirSync(site).filter(name => name.endsWith('.html'));
+const isMixer = name => !['index.html', 'tour.html', 'table.html', 'exercises.html'].includes(name);
 let links = 0;
 for (const name of pages) {
   let { context, page, bad, ms } = await open(name);
@@ -56,7 +57,7 @@ for (const name of pages) {
     if (place) assert.ok(readFileSync(join(site, to), 'utf8').includes(` id="${place}"`), `${name}: ${href}`);
     links++;
   }
-  if (!['index.html', 'tour.html', 'table.html', 'exercises.html'].includes(name) && trains) {
+  if (isMixer(name) && trains) {
     await ready(page);
     await page.locator('#bits').fill('1101');
     assert.equal(await page.locator('.panel:not([hidden]) .seen td').count(), 12, name);
@@ -235,16 +236,15 @@ if (trains) {
   await two.context.close();
 }
 
-for (const name of pages.map(page => page.replace('.html', ''))) {
+for (const name of pages) {
   for (const [width, colorScheme] of [[1200, 'light'], [1200, 'dark'], [400, 'light'], [400, 'dark']]) {
     // A long page may be more than a browser on a busy machine draws at once.
     for (let left = 3; left > 0; left--) {
-      const { context, page } = await open(`${name}.html`, { viewport: { width, height: 900 }, colorScheme });
+      const { context, page } = await open(name, { viewport: { width, height: 900 }, colorScheme });
       try {
-        const mixer = !['index', 'tour', 'table', 'exercises'].includes(name);
-        if (mixer && trains) await ready(page);
-        if (mixer) await page.locator('#eq-3').click();
-        await page.screenshot({ path: join(out, `${name}-${width}-${colorScheme}.png`), fullPage: true });
+        if (isMixer(name) && trains) await ready(page);
+        if (isMixer(name)) await page.locator('#eq-3').click();
+        await page.screenshot({ path: join(out, `${name.replace('.html', '')}-${width}-${colorScheme}.png`), fullPage: true });
         left = 0;
       } catch (e) {
         if (left === 1) throw e;

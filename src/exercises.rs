@@ -222,7 +222,11 @@ pub const EXERCISES: [Exercise; 22] = [
             "Two ones must undo one another: I − β k kᵀ applied twice is I. Along k it multiplies by 1 − β.",
             "Reflect the axis that o reads: k = (1, 0), β = 2, and write no value.",
         ],
-        solution: &[lines("tests/expressivity.rs", "/// Both tokens have the same key", "let beta = [-BIG, BIG];")],
+        solution: &[lines(
+            "tests/expressivity/delta_rules.rs",
+            "/// Both tokens have the same key",
+            "let beta = [-BIG, BIG];",
+        )],
     },
     Exercise {
         name: "modulo_three",
@@ -232,7 +236,11 @@ pub const EXERCISES: [Exercise; 22] = [
             "So the keys are 60° apart. The first may be (1, 0).",
             "cos 60° is 1/2, and sin 60° is √3 / 2.",
         ],
-        solution: &[lines("tests/expressivity.rs", "/// For a one, two reflections", "let first = [BIG, BIG")],
+        solution: &[lines(
+            "tests/expressivity/delta_rules.rs",
+            "/// For a one, two reflections",
+            "let first = [BIG, BIG",
+        )],
     },
     Exercise {
         name: "online_softmax",

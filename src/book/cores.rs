@@ -1,5 +1,7 @@
 //! The ops that run a mixer's recurrence over a whole sequence: their files are the second half of a page's code.
 
+use std::ops::RangeInclusive;
+
 /// An op.
 pub struct Core {
     /// Its name on a tape.
@@ -45,11 +47,11 @@ pub fn of(mixer: &str) -> Option<&'static Core> {
 }
 
 /// The functions of a file with marks in them, as ranges of lines from 0.
-pub fn functions(source: &str, marked: &[usize]) -> Vec<std::ops::RangeInclusive<usize>> {
+pub fn functions(source: &str, marked: &[usize]) -> Vec<RangeInclusive<usize>> {
     let lines: Vec<&str> = source.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
     let is_head = |line: &str| line.trim_start().trim_start_matches("pub ").starts_with("fn ");
-    let mut all: Vec<std::ops::RangeInclusive<usize>> = vec![];
+    let mut all: Vec<RangeInclusive<usize>> = vec![];
     for &line in marked {
         let at = line - 1;
         let Some(first) = (0..=at).rev().find(|&i| is_head(lines[i])) else { continue };

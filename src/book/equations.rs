@@ -10,6 +10,7 @@
 //! The name of an equation is its number in the file's block of equations, or what it begins with: (1) or (S_t) for
 //! `S_t = S_{t-1} + k_t v_tᵀ  (1)`. A comment on a line of its own is about the next line of code.
 
+use super::prose::Part;
 use std::ops::RangeInclusive;
 
 /// A row of a block of equations.
@@ -28,6 +29,12 @@ pub struct Row {
 /// The rows of a block.
 pub fn rows(block: &str) -> Vec<Row> {
     block.lines().filter(|line| !line.trim().is_empty()).map(row).collect()
+}
+
+/// The rows of all blocks of a documentation.
+pub fn all(parts: &[Part]) -> Vec<Row> {
+    let blocks = parts.iter().filter_map(|part| if let Part::Equations(block) = part { Some(block) } else { None });
+    blocks.flat_map(|block| rows(block)).collect()
 }
 
 fn row(line: &str) -> Row {

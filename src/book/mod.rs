@@ -1,23 +1,35 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
-//! [`prose`] reads the documentation at the head of the file, [`equations`] its equations and the lines that compute
-//! them, [`cores`] has the ops that run it over a sequence, [`cost`] what was measured, [`tracks`] what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
-//! built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
+//! What a page says comes from here: [`prose`] reads the documentation at the head of the file, [`equations`] its
+//! equations and the lines that compute them, [`cores`] has the ops that run it over a sequence, [`cost`] what was
+//! measured, and [`tracks`] what tests show.
+//!
+//! The pages are made here: `annotated` sets equations beside their code, [`tree`] has the family tree and the links to
+//! mixers, [`lab`] the part that trains, and `page` puts a mixer's page together. `lists` has the pages of all mixers and
+//! of all exercises, and [`tour`] leads through eight stops. `frame` is around every page.
+//!
+//! Where the library was built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
 
+mod annotated;
 #[doc(hidden)]
 pub mod cores;
 #[doc(hidden)]
 pub mod cost;
 #[doc(hidden)]
 pub mod equations;
+mod frame;
 #[doc(hidden)]
-pub mod page;
+pub mod lab;
+mod lists;
+mod page;
 #[doc(hidden)]
 pub mod prose;
 #[doc(hidden)]
 pub mod tour;
 #[doc(hidden)]
 pub mod tracks;
+#[doc(hidden)]
+pub mod tree;
 
 use crate::{
     error::{Error, Result},
@@ -54,24 +66,22 @@ impl Site {
         bar.set_length(names.len() as u64 + 1);
         let engine = engine(library)?;
         let mut files = vec![
-            ("book.css".to_string(), page::style()),
-            ("book.js".into(), page::script()),
-            ("index.html".into(), page::index(engine.is_some())),
+            ("book.css".to_string(), frame::style()),
+            ("book.js".into(), frame::script()),
+            ("index.html".into(), lists::index(engine.is_some())),
             ("tour.html".into(), tour::page(engine.is_some())),
-            ("table.html".into(), page::table()),
-            ("exercises.html".into(), page::exercises()),
+            ("table.html".into(), lists::table()),
+            ("exercises.html".into(), lists::exercises()),
         ];
         bar.inc(1);
         for name in names {
             bar.set_message(name);
-            files.push((page::file(name), page::page(name, engine.is_some())));
+            files.push((tree::file(name), page::page(name, engine.is_some())));
             bar.inc(1);
         }
         let mut notes = vec![];
         match engine {
-            Some(text) => {
-                files.extend([("engine.js".into(), text), ("inspector.js".into(), page::inspector())]);
-            }
+            Some(text) => files.extend([("engine.js".into(), text), ("inspector.js".into(), lab::inspector())]),
             None => notes.push(format!(
                 "{}: not there, so the pages train no model; build it with scripts/web.sh, and make the site again",
                 library.display()

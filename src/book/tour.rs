@@ -1,7 +1,10 @@
 //! The guided tour: eight stops, from a counter to a rotation. Each has three sentences, a picture that moves
 //! (`tour.js`), something to try and a question.
 
-use super::page::{around, file, name, words};
+use super::{
+    frame::{around, words},
+    tree::{file, name},
+};
 use crate::report::mathml::math;
 use maud::{Markup, PreEscaped, html};
 

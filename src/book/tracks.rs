@@ -13,7 +13,7 @@ pub fn buys(mixer: &str) -> Option<String> {
     })
 }
 
-/// A fact, and the test in `tests/expressivity.rs` that fails if it is none.
+/// A fact, and the test in `tests/expressivity` that fails if it is none.
 pub struct Shown {
     /// The mixers that it is about.
     pub mixers: &'static [&'static str],
@@ -112,9 +112,9 @@ pub const SHOWN: [Shown; 21] = [
     Shown {
         mixers: &["titans"],
         test: "titans_tracks_parity_by_forgetting_while_it_erases_and_cannot_without",
-        fact: "With α = θ = 1 at a one it tracks parity without an error: α forgets the memory, θ takes off what was there \
-               along the key, and along it the transition is 1 − α − θ = −1. With α = 0 the same weights do no better than a \
-               guess.",
+        fact: "With α = θ = 1 at a one it tracks parity without an error: α and θ both take from the memory before the \
+               token, so that along the key the transition is 1 − α − θ = −1. With α = 0 the same weights do no better than \
+               a guess.",
     },
     Shown {
         mixers: &["delta_net", "gated_delta_net", "delta_product", "kda", "mom"],
@@ -130,7 +130,7 @@ pub const SHOWN: [Shown; 21] = [
     },
     Shown {
         mixers: &["rwkv7"],
-        test: "rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_with_zero",
+        test: "rwkv7_tracks_parity_with_an_eigenvalue_of_minus_one_and_not_with_zero",
         fact: "With eigenvalues from −1 to 1 it tracks parity without an error. As released the same weights have an \
                eigenvalue of 0 where they had −1: a one erases the state, and they do no better than a guess.",
     },
@@ -142,7 +142,7 @@ pub const SHOWN: [Shown; 21] = [
     },
     Shown {
         mixers: &["mamba2"],
-        test: "rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_with_zero",
+        test: "mamba2_tracks_parity_with_a_transition_of_minus_one_and_not_with_zero",
         fact: "With eigenvalues from −1 to 1 it tracks parity without an error; as released, with none below 0, the \
                same weights do no better than a guess.",
     },

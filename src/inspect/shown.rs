@@ -53,14 +53,13 @@ pub fn run(
         })
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
-    let (spectrum, spectrum_about) = spectrum(view, trace);
+    let spectrum = Some(eigenvalues(view, trace)).filter(|names| !names.is_empty());
     let about = [vec![about.to_string()], silent(view, trace)].concat().join(" ");
     let equations = view.map_or(&[][..], |v| v.equations).iter();
     let equations = equations.map(|(symbols, places)| {
         let without = trace.weights.is_empty() && names(places).any(|name| weights::named(mixer, name).is_some());
         json!([symbols, if without { places.split(" = ").next().unwrap_or(places) } else { places }])
     });
-    let about = [&[about.to_string()][..], &silent(view, trace)].concat().join(" ");
     json!({
         "name": name,
         "title": title,
@@ -73,7 +72,7 @@ pub fn run(
         "equations": equations.collect::<Value>(),
         "symbols": view.map_or(vec![], view::View::symbols),
         "spectrum": spectrum,
-        "spectrum_about": spectrum_about,
+        "spectrum_about": view.map_or("", |view| view.spectrum),
         "said": said,
         "layers": layers,
         "logits": Value::Null,
@@ -100,18 +99,16 @@ fn silent(view: Option<&view::View>, trace: &Trace) -> Vec<String> {
     if silent { vec![why.into()] } else { vec![] }
 }
 
-/// Which quantities are the eigenvalues, and a sentence about them.
-fn spectrum(view: Option<&view::View>, trace: &Trace) -> (Value, &'static str) {
-    let Some(view) = view else { return (Value::Null, "") };
+/// The names of the quantities that are the eigenvalues: one, or a real and an imaginary part, or none.
+pub fn eigenvalues(view: Option<&view::View>, trace: &Trace) -> Vec<&'static str> {
     let complex = trace.layers.iter().any(|l| l.contains_key("Im eigenvalue"));
-    let names = match view.eigenvalues {
-        Spectrum::None => Value::Null,
-        Spectrum::Named(name) => json!([name]),
-        Spectrum::Complex(re, im) => json!([re, im]),
-        _ if complex => json!(["Re eigenvalue", "Im eigenvalue"]),
-        _ => json!(["eigenvalue"]),
-    };
-    (names, view.spectrum)
+    match view.map_or(Spectrum::None, |view| view.eigenvalues) {
+        Spectrum::None => vec![],
+        Spectrum::Named(name) => vec![name],
+        Spectrum::Complex(re, im) => vec![re, im],
+        _ if complex => vec!["Re eigenvalue", "Im eigenvalue"],
+        _ => vec!["eigenvalue"],
+    }
 }
 
 /// The view's quantities that the trace has; without a view, every named value with its shape.

@@ -13,9 +13,9 @@
 //!
 //! θ k (v − Sᵀ k)ᵀ is −θ times the gradient of ½ ‖Sᵀ k − v‖². Along k the transition of (S, M) is
 //! [[1 − α − θ, η], [−θ, η]]: with α = 0 its determinant is η, and its eigenvalues are complex, of size √η, where (1 +
-//! η − θ)² < 4 η. But a token with θ = 0 still moves S by η M: what it turns to waits for no idle token. With η = 0 there
-//! is no momentum, and S_t = ((1 − α) I − θ k kᵀ) S_{t-1} + θ k vᵀ: α forgets all of S_{t-1}, and θ takes off what was
-//! there along k, forgotten or not. The eigenvalue along k is 1 − α − θ, in (−1, 1), so that a token can flip the state.
+//! η − θ)² < 4 η. But a token with θ = 0 still moves S by η M, so that no token leaves the pair as it is. With η = 0 there
+//! is no momentum, and S_t = ((1 − α) I − θ k kᵀ) S_{t-1} + θ k vᵀ: as in the paper, α and θ both take from S_{t-1} before
+//! it decays. The eigenvalue along k is 1 − α − θ, in (−1, 1), so that a token can flip the state.
 //!
 //! For a chunk with rows Q, K, V, let E_tj = η_{j+1} ⋯ η_t and A_tj = (1 − α_{j+1}) ⋯ (1 − α_t) for j ≤ t, ε and a the
 //! same from the start, Γ = A E, f = A ε, and X↓ the rows of X moved down by one (a↓ begins with 1, f↓ and Γ↓ with 0).
@@ -28,7 +28,8 @@
 //! ```
 //!
 //! The read's 1/√K is DeltaNet's; the paper has none. At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not
-//! the paper's, and θ is up to 1, where lucidrains' titans-pytorch has σ times 10⁻²; projections as DeltaNet's.
+//! the paper's, and θ is up to 1, where lucidrains' titans-pytorch has σ times 10⁻². The paper's loss is without the ½, so
+//! that its θ counts twice; its letters are M for our S and S for our M. Projections are as DeltaNet's.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, η, α [B, T, H], S and M [B, H, K, V], o [B, T, H, V],
 //! y [B, T, D]; forms and their work as in [`delta_net`](super::delta_net).

@@ -1,9 +1,9 @@
-//! Messages about settings that have no effect, contradict each other, or are invalid at some length; and no text from
-//! a file controls the terminal.
+//! Messages about settings that have no effect, contradict each other, or are invalid at some length, and about files.
 
 #![allow(clippy::unwrap_used)]
 
 mod effects;
+mod from_files;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../texts/mod.rs"]
@@ -11,16 +11,8 @@ mod texts;
 
 use program::Place;
 use program::program;
-use safetensors::{
-    SafeTensors,
-    tensor::{Dtype, TensorView},
-};
 use std::{fs, path::Path, process::Command};
-use tapezoo::{
-    error::{Error, brief, printable},
-    train::config::{TrainConfig, warnings},
-};
-use texts::contains;
+use tapezoo::train::config::{TrainConfig, warnings};
 use toml::Table;
 
 const SMALL: &str = "--models lstm --seeds 1 --steps 3 --batch 2 --width 8 --train-len 6 --eval-lens 6";
@@ -429,112 +421,4 @@ fn the_inspector_says_what_it_does_not_do() {
     place.warns("inspect --checkpoint run --input 101 --seed 3", &[&["--seed 3", "nothing is drawn"]]);
     // Errors come before any training.
     place.refuses("inspect --task dyck --steps 1000000000 --compare run", &["--compare", "parity", "dyck"]);
-}
-
-#[test]
-fn weights_that_are_not_finite_or_of_nobody_are_said() {
-    let place = Place::new();
-    place.warns(&format!("parity {SMALL} --out run"), &[]);
-    let path = place.at("run/lstm-seed0/weights.safetensors");
-    let good = fs::read(&path).unwrap();
-    let file = SafeTensors::deserialize(&good).unwrap();
-    let write = |change: &dyn Fn(&str, &mut Vec<u8>), more: Option<&str>| {
-        let bytes = vec![0; 4];
-        let mut all: Vec<(String, Vec<usize>, Vec<u8>)> =
-            file.tensors().into_iter().map(|(n, v)| (n, v.shape().to_vec(), v.data().to_vec())).collect();
-        all.iter_mut().for_each(|(name, _, data)| change(name, data));
-        all.extend(more.map(|name| (name.to_string(), vec![1], bytes)));
-        let views = all.iter().map(|(n, s, d)| (n, TensorView::new(Dtype::F32, s.clone(), d).unwrap()));
-        fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
-    };
-    let first = |x: f32| {
-        move |name: &str, data: &mut Vec<u8>| {
-            if name == "blocks.1.mixer.w_ih" {
-                data[..4].copy_from_slice(&x.to_le_bytes());
-            }
-        }
-    };
-    let named = ["weights.safetensors", "1 weight is NaN or infinite", "'blocks.1.mixer.w_ih'"];
-    for x in [f32::NAN, f32::INFINITY] {
-        write(&first(x), None);
-        place.warns("inspect --checkpoint run", &[&named]);
-    }
-    write(&first(1.0), Some("blocks.2.mixer.w\u{1b}[31m"));
-    place.warns("inspect --checkpoint run", &[&["weights.safetensors", "'blocks.2.mixer.w\\u001b[31m'", "no such"]]);
-    let page = fs::read_to_string(place.at("inspect.html")).unwrap();
-    assert!(page.contains("has no such weights"), "the page does not say it");
-    // A name that is there twice: which of the two is meant nobody knows.
-    let (len, rest) = good.split_first_chunk::<8>().unwrap();
-    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
-    let header = String::from_utf8(header.to_vec()).unwrap();
-    let again = "\"norm.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}";
-    let twice = format!("{},{again}}}", header.trim_end().strip_suffix('}').unwrap());
-    fs::write(&path, [&(twice.len() as u64).to_le_bytes()[..], twice.as_bytes(), data].concat()).unwrap();
-    place.refuses("inspect --checkpoint run", &["weights.safetensors", "'norm.w' occurs twice"]);
-}
-
-#[test]
-fn a_name_with_markup_in_it_is_text_on_the_page() {
-    let place = Place::new();
-    fs::create_dir(place.at("<!--<script>x")).unwrap();
-    place.warns(&format!("parity {SMALL} --out <!--<script>x/run"), &[]);
-    place.warns("inspect --checkpoint <!--<script>x/run", &[]);
-    let page = fs::read_to_string(place.at("inspect.html")).unwrap();
-    let (_, data) = page.split_once("<script id=\"data\" type=\"application/json\">").unwrap();
-    let (data, _) = data.split_once("</script>").unwrap();
-    assert!(!data.contains('<') && data.contains("\\u003c!--"), "{:?}", data.find('<'));
-    let value: serde_json::Value = serde_json::from_str(data).unwrap();
-    contains(value["runs"][0]["about"].as_str().unwrap(), "<!--<script>x/run");
-}
-
-#[test]
-fn nothing_from_a_file_steers_the_terminal_or_fills_it() {
-    let place = Place::new();
-    let (escape, deep) = ("\\u001b[31m", format!("{}1{}", "[".repeat(70), "]".repeat(70)));
-    let (wide, long) = (format!("[{}]", "1, ".repeat(3000)), "x".repeat(5000));
-    for text in [
-        format!("grid.\"a{escape}\" = [{{ name = \"b{escape}\", lr = 0.1 }}]"),
-        format!("grid.\"a{escape}\" = [1]"),
-        format!("grid.\"a{escape}\" = 1"),
-        format!("\"a{escape}\" = 1"),
-        format!("per_model.\"a{escape}\".lr = 1"),
-        format!("per_model.a.mixer = \"{escape}\""),
-        format!("models = [\"{escape}\"]"),
-        format!("preset = \"{escape}\""),
-        format!("task.name = \"{escape}\""),
-        format!("dtype = \"{escape}\""),
-        format!("preset = {deep}"),
-        format!("grid = {deep}"),
-        format!("grid.lr = {wide}"),
-        format!("grid.lr = [{deep}]"),
-        format!("micro_batches = {wide}"),
-        format!("models = ['{long}']"),
-        format!("device = '{long}'"),
-        format!("train_len = '{long}'"),
-        format!("{long} = 1"),
-        format!("steps = {long}"),
-        "x = \u{1b}[31m".into(),
-    ] {
-        let ran = place.run(&place.with_file(&text, "sweep FILE --dry-run"));
-        let said = &ran.stderr;
-        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{text}: {said:?}");
-        assert!(said.len() < 1200 && said.lines().count() < 10, "{} bytes of {text:.60}: {said}", said.len());
-    }
-}
-
-#[test]
-fn text_that_is_shown_has_no_control_characters_and_is_short() {
-    let text = "a\u{1b}[31m\r\u{9b}2J\u{202e}b\tc\nd\u{7}";
-    assert_eq!(printable(text), "a\\u001b[31m\\u000d\\u009b2J\\u202eb\tc\nd\\u0007");
-    assert_eq!(brief("a\nb\tü", 80), "a\\nb\\u0009ü");
-    assert_eq!(brief(&"é".repeat(100), 9), format!("{} … {}", "é".repeat(6), "é".repeat(3)));
-    let long = Error::Config(format!("{}: expected less", "[".repeat(100_000))).shown();
-    assert!(long.len() < 250 && long.ends_with("expected less"), "{long}");
-    let long = Error::Config(format!("{}: expected less", "[ ".repeat(100_000))).shown();
-    assert!(long.len() < 850 && long.ends_with("expected less"), "{long}");
-    assert_eq!(Error::Config("line\n".repeat(100)).shown().lines().count(), 8);
-    // JSON stays valid JSON.
-    let json = serde_json::json!({ "a": text }).to_string();
-    let back: serde_json::Value = serde_json::from_str(&printable(&json)).expect("JSON");
-    assert_eq!(back["a"], text);
 }

@@ -8,14 +8,14 @@
 //! the only one of the module that exports names, and these are all of them.
 
 use serde_json::{Value, json};
-use std::{cell::RefCell, panic, sync::Once};
+use std::{cell::RefCell, collections::BTreeMap, panic, sync::Once};
 use tapezoo::{
     error::{Error, Result},
     inspect::{
         input::Input,
         shown,
         trace::{Series, Trace, trace_model},
-        view::{self, Spectrum},
+        view,
     },
     models::Positions,
     train::{Trainer, config::TrainConfig},
@@ -109,8 +109,8 @@ pub extern "C" fn trace() -> bool {
     answered(|| made(|(cfg, trainer)| told(cfg, trainer)))
 }
 
-/// The same as the data of the inspector's page, with one run, whose equations have no mathematics yet. Whether that went
-/// well.
+/// Run the model as it is over the sequence in the buffer, as [`trace`] does. Answers with the data of the inspector's
+/// page: one run, whose equations have no mathematics yet. Whether that went well.
 #[unsafe(no_mangle)]
 pub extern "C" fn inspect() -> bool {
     answered(|| {
@@ -140,7 +140,7 @@ fn told(cfg: &TrainConfig, trainer: &Trainer) -> Result<Value> {
     let (task, (input, trace)) = (cfg.task.shared(), traced(cfg, trainer)?);
     let view = view::of(&cfg.model.mixer);
     let numbers = |series: &Series| json!({ "shape": series.shape, "data": series.data });
-    let block = |layer: &std::collections::BTreeMap<String, Series>| {
+    let block = |layer: &BTreeMap<String, Series>| {
         let of_view = view.map_or(&[][..], |view| view.quantities).iter().filter_map(|q| {
             let mut told = numbers(layer.get(q.name)?);
             for (key, text) in [("name", q.name), ("symbol", q.symbol), ("axes", q.axes), ("about", q.about)] {
@@ -151,15 +151,9 @@ fn told(cfg: &TrainConfig, trainer: &Trainer) -> Result<Value> {
         });
         of_view.collect::<Value>()
     };
-    let spectrum = |layer: &std::collections::BTreeMap<String, Series>| {
-        let names = match view.map(|view| view.eigenvalues) {
-            Some(Spectrum::Named(name)) => vec![name],
-            Some(Spectrum::Complex(re, im)) => vec![re, im],
-            Some(Spectrum::Ones | Spectrum::Delta) => vec!["eigenvalue"],
-            Some(Spectrum::Product) => vec!["Re eigenvalue", "Im eigenvalue"],
-            Some(Spectrum::None) | None => vec![],
-        };
-        names.into_iter().filter_map(|name| layer.get(name)).map(numbers).collect::<Value>()
+    let names = shown::eigenvalues(view, &trace);
+    let spectrum = |layer: &BTreeMap<String, Series>| {
+        names.iter().filter_map(|name| layer.get(*name)).map(numbers).collect::<Value>()
     };
     let tokens: Vec<String> = input.tokens.iter().map(|&id| task.token(id as usize)).collect();
     Ok(json!({

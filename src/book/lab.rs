@@ -1,0 +1,93 @@
+//! The part of a mixer's page that trains it, and the inspector in it.
+
+use super::tree::{about, name};
+use crate::{
+    inspect::{page, view},
+    models,
+    report::mathml::math,
+};
+use maud::{Markup, PreEscaped, html};
+use std::collections::BTreeMap;
+
+/// The script that has the inspector's page, with a place for its data.
+pub fn inspector() -> String {
+    let page = page::around("The inspector", "@DATA@");
+    format!("'use strict';\nwindow.inspectorPage = {};\n", serde_json::json!(page))
+}
+
+/// The settings of the model that a page trains.
+pub fn settings(mixer: &str) -> String {
+    format!(
+        "models = [\"{mixer}\"]\nseed = 0\nsteps = 1000\nbatch = 16\ntrain_len = 16\neval_lens = [16, 32, 64]\n\
+         eval_batches = 2\neval_batch = 32\nlr = 1e-2\nwarmup = 50\nmicro_batches = 1\ndevice = \"cpu\"\n\n\
+         [model]\nlayers = 1\nwidth = 16\nheads = 2\nhead_dim = 8\nmlp = 32\n"
+    )
+}
+
+/// The equations of the inspector's views of these mixers, as mathematics.
+fn mathematics(mixers: &[Option<&str>]) -> String {
+    let of = |mixer: &&str| {
+        let equations = view::of(mixer).map_or(&[][..], |view| view.equations).iter();
+        (mixer.to_string(), equations.map(|(symbols, _)| math(symbols)).collect::<Vec<_>>())
+    };
+    let all: BTreeMap<String, Vec<String>> = mixers.iter().flatten().map(of).collect();
+    serde_json::json!(all).to_string().replace('<', "\\u003c")
+}
+
+/// Where the model is trained, and beside it its parent: the script fills it.
+pub fn lab(mixer: &str) -> Markup {
+    let parent = about(mixer).parent.map(|p| p.0);
+    let signed = models::names_with(|has| has.eigenvalues);
+    let any_signed = [Some(mixer), parent].iter().flatten().any(|name| signed.contains(name));
+    let panel = |mixer: &str, hidden: bool| {
+        html! {
+            div.panel data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
+                h3 { (name(mixer)) }
+                dl.meters {
+                    div { dt { "step" } dd.step { "0" } }
+                    div { dt { "loss" } dd.loss { "–" } }
+                    @for len in [16, 32, 64] { div { dt { "right at " (len) } dd data-len=(len) { "–" } } }
+                }
+                canvas.curve role="img" aria-label="The loss over the steps" width="600" height="90" {}
+                p.told role="status" {}
+                p.wrong role="alert" {}
+                div.seen {}
+            }
+        }
+    };
+    html! {
+        p {
+            "One block of this mixer, of width 16, learns parity: after each bit, is the number of ones so far even (1) "
+            "or odd (0)? It is the library itself that runs in this page. It trains on sequences of 16 bits; those of "
+            "32 and 64 show whether it has found the rule."
+        }
+        form #lab {
+            div.controls {
+                button #train type="button" { "Train" }
+                button #restart type="button" disabled { "Start over" }
+                @if any_signed { label { input #signed type="checkbox" checked; " eigenvalues from −1 to 1" } }
+                @if let Some(parent) = parent {
+                    label { input #beside type="checkbox"; " beside its parent, " (name(parent)) }
+                }
+                label { "seed " input #seed type="number" min="0" max="9999" value="0"; }
+            }
+            label for="bits" { "Type bits, and see what the model does with each" }
+            input #bits type="text" inputmode="numeric" autocomplete="off" spellcheck="false" value="0110100110010110";
+            label.place { "look at bit " input #place type="range" min="1" max="16" value="16"; }
+            div.panels {
+                (panel(mixer, false))
+                @if let Some(parent) = parent { (panel(parent, true)) }
+            }
+            details #inspector {
+                summary { "Step through it: the inspector of this model" @if parent.is_some() { ", and of its parent where that is shown" } }
+                p.soft {
+                    "Every quantity of the block at every bit, and the equations with their numbers. It shows the weights as "
+                    "they are now: train first, or look at how a model begins."
+                }
+                iframe #frame title="The inspector of the model above" {}
+            }
+        }
+        script type="application/json" #equations-set { (PreEscaped(mathematics(&[Some(mixer), parent]))) }
+        noscript { p { "Training needs JavaScript." } }
+    }
+}
