@@ -61,7 +61,7 @@ def main():
     elif args.tasks or args.quick:
         parser.error("table takes no tasks and no --quick: it has what is finished")
     elif args.write:
-        insert(ROOT / "docs" / "zoo_results.md", "zoo.py", page(args.out))
+        insert(str(ROOT / "docs" / "zoo_results.md"), "zoo.py", page(args.out))
     else:
         print(page(args.out))
 
