@@ -144,48 +144,6 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
-// What a thread has of a scan whose sequences are cut into pieces of `steps` steps: channel c of steps t0 .. t1 of
-// sequence b, piece k of its sequence.
-struct Piece {
-    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
-    bool some;
-    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
-        const i64 i = thread();
-        some = i < n * pieces * d;
-        c = i % d;
-        row = i / d;
-        k = row % pieces;
-        b = row / pieces;
-        t0 = k * steps;
-        t1 = t0 + steps < t ? t0 + steps : t;
-    }
-};
-
-// Steps of one channel that are read before they are needed, as they are in memory: to convert a number is to wait for it.
-template <int U>
-struct Ahead {
-    S v[U];
-    // x, x + by, …: of the first `rows`; zeros behind them.
-    __device__ void read(const S* x, i64 by, i64 rows) {
-        if (rows >= U) {
-#pragma unroll
-            for (int u = 0; u < U; u++, x += by) v[u] = *x;
-            return;
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++, x += by) {
-            v[u] = {};
-            if (u < (int)rows) v[u] = *x;
-        }
-    }
-    __device__ void get(real (&y)[U]) const {
-#pragma unroll
-        for (int u = 0; u < U; u++) y[u] = ld(v + u);
-    }
-    // Steps of a group, where `left` are left.
-    __device__ static int rows(i64 left) { return left < U ? (int)left : U; }
-};
-
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
 // store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
 template <class F, class G>

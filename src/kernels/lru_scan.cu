@@ -1,11 +1,11 @@
-// h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, in the phases of scan.cu.
-// What a piece does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
-// that is taken in double precision; lambda is a float even beside bf16. A row of x, h and their gradients has 2 d
+#line 2 "src/kernels/lru_scan.cu"
+// h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, with the groups and slices of
+// groups.cuh. What a slice does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a
+// power that is taken in double precision; lambda is a float even beside bf16. A row of x, h and their gradients has 2 d
 // numbers, the imaginary parts behind the real ones.
 //
-// Tiling: as scan.cu. With one piece forward moves 4 numbers a complex element (x; h) and 8 operations, backward 6
-// (h, dh; dx) and 16; with pieces, phase 1 reads x, or dh, once more. The gradient of lambda is summed in registers
-// over a piece and written once, [B pieces, D]; the sum over those is linear.cu's.
+// Forward moves 4 numbers a complex element (x; h), backward 6 (h, dh; dx). The gradient of lambda is summed in registers
+// over a slice of every group and written once, [B SLICES, D]; the sum over those is linear.cu's.
 
 constexpr int U = 8;
 
@@ -16,7 +16,7 @@ __device__ inline C ld(const P* re, const P* im, i64 i) { return {ld(re + i), ld
 // A group of rows of both parts, `by` apart, read ahead.
 struct Rows {
     Ahead<U> re, im;
-    __device__ void read(const S* x, i64 d, i64 by, i64 rows) {
+    __device__ void read(const S* x, i64 d, int by, i64 rows) {
         re.read(x, by, rows);
         im.read(x + d, by, rows);
     }
@@ -48,149 +48,118 @@ __device__ inline C power(C x, i64 n) {
     return {(real)re, (real)im};
 }
 
-// Phase 1: the end of a piece that starts from zero, [B, pieces, D]; if `back`, the gradient that its first step passes
-// on from dh alone, which may be null for zeros.
-template <bool BACK>
-__device__ void total(const real* lr, const real* li, const S* x, real* er, real* ei, const Piece& p, i64 t, i64 d) {
-    if (!p.some) return;
-    const i64 first = p.b * t * 2 * d + p.c;
-    C lambda = ld(lr, li, p.c), h = {0, 0};
-    if (BACK) lambda.im = -lambda.im;
-    const i64 by = BACK ? -2 * d : 2 * d, length = p.t1 - p.t0;
-    const S* start = x + first + (BACK ? p.t1 - 1 : p.t0) * 2 * d;
+// The start of this slice and, in `carry`, the state behind the group, as start_of. `whole`: lambda to the number of a
+// slice's steps; `rest`: of the last one's that has any. `rows`: steps of the group.
+__device__ inline C start_of(C end, C& carry, C whole, C rest, i64 rows, const Place& p, int group) {
+    __shared__ real ends[2][SLICES][2][CHANNELS];
+    auto& of = ends[group % 2];
+    of[p.slice][0][p.lane] = end.re;
+    of[p.slice][1][p.lane] = end.im;
+    __syncthreads();
+    C start = carry;
+#pragma unroll
+    for (int k = 0; k < SLICES; k++) {
+        if (k == p.slice) start = carry;
+        if (k * U < rows) {
+            const C e = {of[k][0][p.lane], of[k][1][p.lane]};
+            carry = muladd((k + 1) * U <= rows ? whole : rest, carry, e);
+        }
+    }
+    return start;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, S* hs, S* last_r, S* last_i, i64 n,
+            i64 t, i64 d) {
+    const Place p(n, d);
+    const i64 first = p.b * t * 2 * d + p.c, mine = p.slice * U;
+    const int by = 2 * d;
+    C lambda = {0, 0}, h = {0, 0};
+    if (p.some) {
+        lambda = ld(lr, li, p.c);
+        h = ld(h0r, h0i, p.i);
+    }
+    const C whole = power(lambda, U), rest = power(lambda, t % U);
     Rows ahead;
-    ahead.read(start, d, by, x ? length : 0);
-    for (i64 s = 0; s < length; s += U) {
-        C v[U];
+    const auto read = [&](i64 s) { ahead.read(x + first + s * by, d, by, p.some ? t - s : 0); };
+    read(mine);
+    for (int group = 0; (i64)group * SLICES * U < t; group++) {
+        const i64 s = (i64)group * SLICES * U + mine, rows = p.some ? t - s : 0;
+        C v[U], end = {0, 0};
         ahead.get(v);
-        ahead.read(start + (s + U) * by, d, by, x ? length - s - U : 0);
-        const int rows = Ahead<U>::rows(length - s);
+        read(s + SLICES * U);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (u < rows)
-                h = BACK ? muladd(lambda, {h.re + v[u].re, h.im + v[u].im}, {0, 0}) : muladd(lambda, h, v[u]);
-    }
-    er[p.row * d + p.c] = h.re;
-    ei[p.row * d + p.c] = h.im;
-}
-
-extern "C" __global__ void lru_total(const real* lr, const real* li, const S* x, real* er, real* ei, i64 n, i64 pieces,
-                                     i64 t, i64 d, i64 steps) {
-    total<false>(lr, li, x, er, ei, Piece(n, pieces, t, d, steps), t, d);
-}
-
-extern "C" __global__ void lru_total_back(const real* lr, const real* li, const S* g, real* er, real* ei, i64 n,
-                                          i64 pieces, i64 t, i64 d, i64 steps) {
-    total<true>(lr, li, g, er, ei, Piece(n, pieces, t, d, steps), t, d);
-}
-
-// Phase 2, as scan_carry: ends become starts. The last piece may be shorter.
-extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr, const S* fi, real* er, real* ei, i64 n,
-                                     i64 pieces, i64 t, i64 d, i64 steps, int back) {
-    const i64 i = thread();
-    if (i >= n * d) return;
-    const i64 begin = i / d * pieces * d + i % d;
-    C lambda = ld(lr, li, i % d);
-    if (back) lambda.im = -lambda.im;
-    const C whole = power(lambda, steps), rest = power(lambda, t - (pieces - 1) * steps);
-    C h = {fr ? ld(fr + i) : real(0.0), fi ? ld(fi + i) : real(0.0)};
-    for (i64 j = 0; j < pieces; j += U) {
-        C ev[U];
+            if (u < rows) end = muladd(lambda, end, v[u]);
+        C y = start_of(end, h, whole, rest, t - (i64)group * SLICES * U, p, group);
+        S* to = hs + first + s * by;
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 at = begin + (back ? pieces - 1 - j - u : j + u) * d;
-            const bool in = j + u < pieces;
-            ev[u] = {in ? er[at] : real(0.0), in ? ei[at] : real(0.0)};
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 k = back ? pieces - 1 - j - u : j + u;
-            if (j + u < pieces) {
-                er[begin + k * d] = h.re;
-                ei[begin + k * d] = h.im;
-                h = muladd(k == pieces - 1 ? rest : whole, h, ev[u]);
-            }
-        }
-    }
-}
-
-// Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
-extern "C" __global__ void __launch_bounds__(128, sizeof(real) == 4 ? 4 : 1)
-    lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr, const real* si, S* hs,
-            S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
-    const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
-    const C lambda = ld(lr, li, p.c);
-    C h = ld(h0r, h0i, state);
-    if (sr) h = {sr[at], si[at]};
-    Rows ahead;
-    ahead.read(x + first + p.t0 * 2 * d, d, 2 * d, p.t1 - p.t0);
-    for (i64 s = p.t0; s < p.t1; s += U) {
-        C v[U];
-        ahead.get(v);
-        ahead.read(x + first + (s + U) * 2 * d, d, 2 * d, p.t1 - s - U);
-        const int rows = Ahead<U>::rows(p.t1 - s);
-        S* to = hs + first + s * 2 * d;
-#pragma unroll
-        for (int u = 0; u < U; u++, to += 2 * d)
+        for (int u = 0; u < U; u++)
             if (u < rows) {
-                h = muladd(lambda, h, v[u]);
-                st(to, h.re);
-                st(to + d, h.im);
+                y = muladd(lambda, y, v[u]);
+                st(to + (i64)u * by, y.re);
+                st(to + (i64)u * by + d, y.im);
             }
     }
-    if (p.k == pieces - 1) {
-        st(last_r + state, h.re);
-        st(last_i + state, h.im);
+    if (p.some && p.slice == 0) {
+        st(last_r + p.i, h.re);
+        st(last_i + p.i, h.im);
     }
 }
 
-// Phase 3 backwards: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t; dh0 = G_1.
-// dlambda [B pieces, D], twice, is null if nobody wants it.
-extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S* h, const S* h0r, const S* h0i,
-                                        const S* dh, const S* dlr, const S* dli, const real* er, const real* ei, S* dx,
-                                        int acc, S* d0r, int acc_0r, S* d0i, int acc_0i, real* dlambda, i64 n,
-                                        i64 pieces, i64 t, i64 d, i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
-    const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
-    const C lambda = ld(lr, li, p.c);
-    C g = {dlr ? ld(dlr + state) : real(0.0), dli ? ld(dli + state) : real(0.0)}, sum = {0, 0};
-    if (er) g = {er[at], ei[at]};
-    const C start = p.k == 0 ? ld(h0r, h0i, state) : C{0, 0};
+// From the last step to the first: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t;
+// dh0 = G_1. No dh is zeros. dlambda [B SLICES, D], twice, is null if nobody wants it.
+extern "C" __global__ void __launch_bounds__(256)
+    lru_run_back(const real* lr, const real* li, const S* h, const S* h0r, const S* h0i, const S* dh, const S* dlr,
+                 const S* dli, S* dx, int acc, S* d0r, int acc_0r, S* d0i, int acc_0i, real* dlambda, i64 n, i64 t, i64 d) {
+    const Place p(n, d);
+    const i64 first = p.b * t * 2 * d + p.c;
+    const int by = 2 * d;
+    C conj = {0, 0}, g = {0, 0}, start = {0, 0}, sum = {0, 0};
+    if (p.some) {
+        conj = {lr[p.c], -li[p.c]};
+        g = {dlr ? ld(dlr + p.i) : real(0.0), dli ? ld(dli + p.i) : real(0.0)};
+        start = ld(h0r, h0i, p.i);
+    }
+    const C whole = power(conj, U), rest = power(conj, t % U);
     Rows gs, before; // before: h of the steps before
     const auto read = [&](i64 s) {
-        const i64 rows = s - p.t0 + 1, i = first + s * 2 * d;
-        gs.read(dh + i, d, -2 * d, dh ? rows : 0);
-        before.read(h + i - 2 * d, d, -2 * d, rows < s ? rows : s);
+        const i64 rows = p.some ? s + 1 : 0, i = first + s * by;
+        gs.read(dh + i, d, -by, dh ? rows : 0);
+        before.read(h + i - by, d, -by, rows - 1);
     };
-    read(p.t1 - 1);
-    for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
-        C gv[U], hv[U];
+    read(t - 1 - p.slice * U);
+    for (int group = 0; (i64)group * SLICES * U < t; group++) {
+        const i64 s = t - 1 - p.slice * U - (i64)group * SLICES * U, rows = p.some ? s + 1 : 0;
+        C gv[U], hv[U], end = {0, 0};
         gs.get(gv);
         before.get(hv);
-        read(s - U);
-        const int rows = Ahead<U>::rows(s - p.t0 + 1);
-        i64 i = first + s * 2 * d;
+        read(s - SLICES * U);
 #pragma unroll
-        for (int u = 0; u < U; u++, i -= 2 * d)
+        for (int u = 0; u < U; u++)
+            if (u < rows) end = muladd(conj, {end.re + gv[u].re, end.im + gv[u].im}, {0, 0});
+        C back = start_of(end, g, whole, rest, t - (i64)group * SLICES * U, p, group);
+        const i64 at = first + s * by;
+#pragma unroll
+        for (int u = 0; u < U; u++)
             if (u < rows) {
-                g = {g.re + gv[u].re, g.im + gv[u].im};
-                sum = conj_muladd(s > u ? hv[u] : start, g, sum);
+                back = {back.re + gv[u].re, back.im + gv[u].im};
+                sum = conj_muladd(s > u ? hv[u] : start, back, sum);
                 if (dx) {
-                    put(dx + i, g.re, acc);
-                    put(dx + i + d, g.im, acc);
+                    S* to = dx + at - (i64)u * by;
+                    put(to, back.re, acc);
+                    put(to + d, back.im, acc);
                 }
-                g = conj_muladd(lambda, g, {0, 0});
+                back = muladd(conj, back, {0, 0});
             }
     }
-    if (dlambda) {
+    if (dlambda && p.some) {
+        const i64 at = (p.b * SLICES + p.slice) * d + p.c;
         dlambda[at] = sum.re;
-        dlambda[n * pieces * d + at] = sum.im;
+        dlambda[n * SLICES * d + at] = sum.im;
     }
-    if (p.k == 0) {
-        if (d0r) put(d0r + state, g.re, acc_0r);
-        if (d0i) put(d0i + state, g.im, acc_0i);
+    if (p.some && p.slice == 0) {
+        if (d0r) put(d0r + p.i, g.re, acc_0r);
+        if (d0i) put(d0i + p.i, g.im, acc_0i);
     }
 }

@@ -1,6 +1,6 @@
 //! The kernel of [`LruScan`].
 //!
-//! The CPU goes through the steps one after another, the state in registers. A device runs pieces side by side: λ does
+//! The CPU goes through the steps one after another, the state in registers. A device runs slices side by side: λ does
 //! not change in time, so the map of c steps is known beforehand, end = λᶜ start + Σ_j λ^{c-1-j} x_j.
 //!
 //! Gradients are dRe + i dIm. With G_t = λ̄ g_t the gradient that step t passes to step t − 1: g_t = dh_t + G_{t+1};
@@ -13,10 +13,10 @@ use crate::{
     kernels::{
         lanes::avx512_here,
         linear,
-        scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
+        scan::{SLICES, at, by_device, by_lanes, cotangent, groups, put, put_all, zeros},
     },
     ops::lru_scan::LruScan,
-    tensor::{Cpu, Cuda, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Real, Tensor},
 };
 
 /// A complex array: real and imaginary part.
@@ -160,51 +160,28 @@ impl LruScan {
     }
 }
 
-/// The shape [B, T, D] of one part of x.
-fn one_part(x: In) -> Shape {
-    x[2].shape().with(2, x[0].len())
-}
-
-static MODULE: Module = Module::new("kernels/lru_scan.cu", &[include_str!("lru_scan.cu")]);
+static MODULE: Module =
+    Module::new("kernels/lru_scan.cu", &[include_str!("scan/groups.cuh"), include_str!("lru_scan.cu")]);
 
 impl LruScan {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, last_r, last_i] = y else { return };
-        let (p, dtype) = (Pieces::of(cu, one_part(x), self.chunk), x[2].dtype());
-        let Pieces { n, pieces, t, d, steps } = p;
-        let (mut sr, mut si) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
-        if let (Some(sr), Some(si)) = (&mut sr, &mut si) {
-            let args = args![&x[0], &x[1], &x[2], &mut *sr, &mut *si, n, pieces, t, d, steps];
-            cu.launch(&MODULE, "lru_total", dtype, p.launch(), args);
-            let args = args![&x[0], &x[1], &x[3], &x[4], sr, si, n, pieces, t, d, steps, false];
-            cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
-        }
-        let (sr, si) = (sr.as_ref(), si.as_ref());
-        let args = args![&x[0], &x[1], &x[2], &x[3], &x[4], sr, si, h, last_r, last_i, n, pieces, t, d, steps];
-        cu.launch(&MODULE, "lru_run", dtype, p.launch(), args);
+        let ((n, t, _), d) = (x[2].shape().split(1), x[0].len());
+        let args = args![&x[0], &x[1], &x[2], &x[3], &x[4], h, last_r, last_i, n, t, d];
+        cu.launch(&MODULE, "lru_run", x[2].dtype(), groups(n * d), args);
     }
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([glr, gli, gx, ghr, ghi], [dh, dlr, dli]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(cu, one_part(x), self.chunk), x[2].dtype());
-        let Pieces { n, pieces, t, d, steps } = p;
-        let (mut er, mut ei) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
-        if let (Some(er), Some(ei)) = (&mut er, &mut ei) {
-            let args = args![&x[0], &x[1], dh, &mut *er, &mut *ei, n, pieces, t, d, steps];
-            cu.launch(&MODULE, "lru_total_back", dtype, p.launch(), args);
-            let args = args![&x[0], &x[1], dlr, dli, er, ei, n, pieces, t, d, steps, true];
-            cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
-        }
-        let rows = n * pieces;
+        let ((n, t, _), d, dtype) = (x[2].shape().split(1), x[0].len(), x[2].dtype());
+        let rows = n * SLICES;
         let mut sums = (glr.wanted() || gli.wanted()).then(|| cu.temp(dtype.real(), 2 * rows * d));
-        let (er, ei) = (er.as_ref(), ei.as_ref());
         let ((dv, acc), (d0r, acc_0r), (d0i, acc_0i)) = (gx.target(), ghr.target(), ghi.target());
         #[rustfmt::skip]
         let args = args![
-            &x[0], &x[1], &y[0], &x[3], &x[4], dh, dlr, dli, er, ei, dv, acc, d0r, acc_0r, d0i, acc_0i,
-            sums.as_mut(), n, pieces, t, d, steps
+            &x[0], &x[1], &y[0], &x[3], &x[4], dh, dlr, dli, dv, acc, d0r, acc_0r, d0i, acc_0i, sums.as_mut(), n, t, d
         ];
-        cu.launch(&MODULE, "lru_run_back", dtype, p.launch(), args);
+        cu.launch(&MODULE, "lru_run_back", dtype, groups(n * d), args);
         let Some(sums) = sums else { return };
         for (i, grad) in [glr, gli].into_iter().enumerate() {
             if let Some((to, acc)) = grad.slot::<Tensor>() {

@@ -18,7 +18,7 @@ use crate::{
     kernels::{
         lstm::cell::{SAVED, back, read, write},
         math::Math,
-        scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
+        scan::{at, by_device, by_lanes, cotangent, groups, put, put_all, zeros},
     },
     ops::quasi_lstm::QuasiLstm,
     tensor::{Cpu, Cuda, Shape, Tensor},
@@ -162,37 +162,23 @@ impl QuasiLstm {
     }
 }
 
-static MODULE: Module = Module::new("kernels/quasi_lstm.cu", &[include_str!("quasi_lstm.cu")]);
+static MODULE: Module =
+    Module::new("kernels/quasi_lstm.cu", &[include_str!("scan/groups.cuh"), include_str!("quasi_lstm.cu")]);
 
 impl QuasiLstm {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, last, c] = y else { return };
-        let (p, dtype) = (Pieces::of(cu, h.shape(), self.chunk), x[0].dtype());
-        let Pieces { n, pieces, t, d, steps } = p;
-        let (mut starts, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
-        if let (Some(starts), Some(mut prods)) = (&mut starts, prods) {
-            let args = args![&x[0], &mut prods, &mut *starts, n, pieces, t, d, steps, self.forget_bias];
-            cu.launch(&MODULE, "quasi_total", dtype, p.launch(), args);
-            p.carry(cu, Some(&x[1]), &prods, starts, false, dtype);
-        }
-        let args = args![&x[0], &x[1], starts.as_ref(), c, h, last, n, pieces, t, d, steps, self.forget_bias];
-        cu.launch(&MODULE, "quasi_run", dtype, p.launch(), args);
+        let ((n, t, d), dtype) = (h.shape().split(1), x[0].dtype());
+        let args = args![&x[0], &x[1], c, h, last, n, t, d, self.forget_bias];
+        cu.launch(&MODULE, "quasi_run", dtype, groups(n * d), args);
     }
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gc0, ..], [dh, dlast, ..]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(cu, y[0].shape(), self.chunk), x[0].dtype());
-        let Pieces { n, pieces, t, d, steps } = p;
-        let (mut ends, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
-        if let (Some(ends), Some(mut prods)) = (&mut ends, prods) {
-            let args = args![&x[0], &y[2], dh, &mut prods, &mut *ends, n, pieces, t, d, steps, self.forget_bias];
-            cu.launch(&MODULE, "quasi_total_back", dtype, p.launch(), args);
-            p.carry(cu, dlast.as_ref(), &prods, ends, true, dtype);
-        }
+        let (n, t, d) = y[0].shape().split(1);
         let ((d4, acc), (dc0, acc_0)) = (gx.target(), gc0.target());
-        let (ends, bias) = (ends.as_ref(), self.forget_bias);
-        let args = args![&x[0], &y[2], &x[1], dh, dlast, ends, d4, acc, dc0, acc_0, n, pieces, t, d, steps, bias];
-        cu.launch(&MODULE, "quasi_run_back", dtype, p.launch(), args);
+        let args = args![&x[0], &y[2], &x[1], dh, dlast, d4, acc, dc0, acc_0, n, t, d, self.forget_bias];
+        cu.launch(&MODULE, "quasi_run_back", x[0].dtype(), groups(n * d), args);
     }
 }
 

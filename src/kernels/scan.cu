@@ -1,169 +1,88 @@
-// h_t = a_t h_{t-1} + b_t for every channel, and its gradient, in the three phases of scan.rs.
-//
-// Tiling: a sequence is cut into pieces of `steps` steps; a thread has one channel of one piece, so that neighbours
-// touch neighbouring addresses, and reads U steps while it computes those before. Where batch times channels fill the
-// device there is one piece: forward then moves 3 numbers an element (a, b; h) and 2 operations, backward 5 (a, h, dh;
-// da, db) and 3. With pieces, phase 1 reads two of them once more.
+#line 2 "src/kernels/scan.cu"
+// h_t = a_t h_{t-1} + b_t for every channel, and its gradient, with the groups and slices of groups.cuh. Forward moves 3
+// numbers an element (a, b; h), backward 5 (a, h, dh; da, db).
 
 constexpr int U = 8;
 
-// --- Forward ---
-
-// Phase 1: the map of a piece as (product of a, end from zero), [B, pieces, D].
-extern "C" __global__ void scan_total(const S* a, const S* b, real* prod, real* end, i64 n, i64 pieces, i64 t, i64 d,
-                                      i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
-    const i64 first = p.b * t * d + p.c;
+extern "C" __global__ void __launch_bounds__(256)
+    scan_run(const S* a, const S* b, const S* h0, S* hs, S* last, i64 n, i64 t, i64 d) {
+    const Place p(n, d);
+    const i64 first = p.b * t * d + p.c, mine = p.slice * U;
+    real h = p.some ? ld(h0 + p.i) : real(0.0);
     Ahead<U> as, bs;
     const auto read = [&](i64 s) {
-        as.read(a + first + s * d, d, p.t1 - s);
-        bs.read(b + first + s * d, d, p.t1 - s);
+        const i64 rows = p.some ? t - s : 0;
+        as.read(a + first + s * d, d, rows);
+        bs.read(b + first + s * d, d, rows);
     };
-    real product = 1.0, h = 0.0;
-    read(p.t0);
-    for (i64 s = p.t0; s < p.t1; s += U) {
+    read(mine);
+    for (int group = 0; (i64)group * SLICES * U < t; group++) {
+        const i64 s = (i64)group * SLICES * U + mine, rows = p.some ? t - s : 0;
         real av[U], bv[U];
         as.get(av);
         bs.get(bv);
-        read(s + U);
-        const int rows = Ahead<U>::rows(p.t1 - s);
+        read(s + SLICES * U);
+        real prod = 1.0, end = 0.0;
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                product *= av[u];
-                h = av[u] * h + bv[u];
+                prod *= av[u];
+                end = av[u] * end + bv[u];
             }
-    }
-    prod[p.row * d + p.c] = product;
-    end[p.row * d + p.c] = h;
-}
-
-// Phase 2, for every scan whose maps are h -> prod h + end: the ends of pieces that start from zero become their true
-// starts. `first` (zeros if null) [B, D] starts the first piece, or, if `back`, the last. A thread has a channel of a
-// sequence.
-extern "C" __global__ void scan_carry(const S* first, const real* prod, real* ends, i64 n, i64 pieces, i64 d,
-                                      int back) {
-    const i64 i = thread();
-    if (i >= n * d) return;
-    const i64 begin = i / d * pieces * d + i % d;
-    real h = first ? ld(first + i) : real(0.0);
-    for (i64 k = 0; k < pieces; k += U) {
-        real pv[U], ev[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 at = begin + (back ? pieces - 1 - k - u : k + u) * d;
-            const bool in = k + u < pieces;
-            pv[u] = in ? prod[at] : real(0.0);
-            ev[u] = in ? ends[at] : real(0.0);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 at = begin + (back ? pieces - 1 - k - u : k + u) * d;
-            if (k + u < pieces) {
-                ends[at] = h;
-                h = pv[u] * h + ev[u];
-            }
-        }
-    }
-}
-
-// Phase 3: the recurrence from `starts`, or from h0 where there is one piece and `starts` is null.
-extern "C" __global__ void scan_run(const S* a, const S* b, const S* h0, const real* starts, S* hs, S* last, i64 n,
-                                    i64 pieces, i64 t, i64 d, i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
-    const i64 first = p.b * t * d + p.c;
-    real h = starts ? starts[p.row * d + p.c] : ld(h0 + p.b * d + p.c);
-    Ahead<U> as, bs;
-    const auto read = [&](i64 s) {
-        as.read(a + first + s * d, d, p.t1 - s);
-        bs.read(b + first + s * d, d, p.t1 - s);
-    };
-    read(p.t0);
-    for (i64 s = p.t0; s < p.t1; s += U) {
-        real av[U], bv[U];
-        as.get(av);
-        bs.get(bv);
-        read(s + U);
-        const int rows = Ahead<U>::rows(p.t1 - s);
+        real y = start_of(prod, end, h, p, group);
         S* to = hs + first + s * d;
 #pragma unroll
-        for (int u = 0; u < U; u++, to += d)
-            if (u < rows) {
-                h = av[u] * h + bv[u];
-                st(to, h);
-            }
-    }
-    if (p.k == pieces - 1) st(last + p.b * d + p.c, h);
-}
-
-// --- Backward ---
-
-// Phase 1: G at a piece's first step as a map of G from behind it. No dh is zeros.
-extern "C" __global__ void scan_total_back(const S* a, const S* dh, real* prod, real* end, i64 n, i64 pieces, i64 t,
-                                           i64 d, i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
-    const i64 first = p.b * t * d + p.c;
-    Ahead<U> as, gs;
-    const auto read = [&](i64 s) {
-        const i64 rows = s - p.t0 + 1;
-        as.read(a + first + s * d, -d, rows);
-        gs.read(dh + first + s * d, -d, dh ? rows : 0);
-    };
-    real product = 1.0, g = 0.0;
-    read(p.t1 - 1);
-    for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
-        real av[U], gv[U];
-        as.get(av);
-        gs.get(gv);
-        read(s - U);
-        const int rows = Ahead<U>::rows(s - p.t0 + 1);
-#pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                product *= av[u];
-                g = av[u] * (g + gv[u]);
+                y = av[u] * y + bv[u];
+                st(to + (i64)u * (int)d, y);
             }
     }
-    prod[p.row * d + p.c] = product;
-    end[p.row * d + p.c] = g;
+    if (p.some && p.slice == 0) st(last + p.i, h);
 }
 
-// Phase 3: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; G_t = a_t g_t; dh0 = G_1.
-extern "C" __global__ void scan_run_back(const S* a, const S* hs, const S* h0, const S* dh, const S* dlast,
-                                         const real* ends, S* da, int acc_a, S* db, int acc_b, S* dh0, int acc_0,
-                                         i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
-    const Piece p(n, pieces, t, d, steps);
-    if (!p.some) return;
+// From the last step to the first: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; G_t = a_t g_t; dh0 = G_1. No dh is
+// zeros.
+extern "C" __global__ void __launch_bounds__(256)
+    scan_run_back(const S* a, const S* hs, const S* h0, const S* dh, const S* dlast, S* da, int acc_a, S* db, int acc_b,
+                  S* dh0, int acc_0, i64 n, i64 t, i64 d) {
+    const Place p(n, d);
     const i64 first = p.b * t * d + p.c;
-    real g = ends ? ends[p.row * d + p.c] : dlast ? ld(dlast + p.b * d + p.c) : real(0.0);
-    const real start = p.k == 0 ? ld(h0 + p.b * d + p.c) : real(0.0);
+    real g = dlast && p.some ? ld(dlast + p.i) : real(0.0);
+    const real start = p.some ? ld(h0 + p.i) : real(0.0);
     Ahead<U> as, gs, before; // h of the steps before
     const auto read = [&](i64 s) {
-        const i64 rows = s - p.t0 + 1;
+        const i64 rows = p.some ? s + 1 : 0;
         as.read(a + first + s * d, -d, rows);
         gs.read(dh + first + s * d, -d, dh ? rows : 0);
-        before.read(hs + first + (s - 1) * d, -d, rows < s ? rows : s);
+        before.read(hs + first + (s - 1) * d, -d, rows - 1);
     };
-    read(p.t1 - 1);
-    for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
+    read(t - 1 - p.slice * U);
+    for (int group = 0; (i64)group * SLICES * U < t; group++) {
+        const i64 s = t - 1 - p.slice * U - (i64)group * SLICES * U, rows = p.some ? s + 1 : 0;
         real av[U], gv[U], hv[U];
         as.get(av);
         gs.get(gv);
         before.get(hv);
-        read(s - U);
-        const int rows = Ahead<U>::rows(s - p.t0 + 1);
-        i64 at = first + s * d;
+        read(s - SLICES * U);
+        real prod = 1.0, end = 0.0;
 #pragma unroll
-        for (int u = 0; u < U; u++, at -= d)
+        for (int u = 0; u < U; u++)
             if (u < rows) {
-                g += gv[u];
-                if (da) put(da + at, g * (s > u ? hv[u] : start), acc_a);
-                if (db) put(db + at, g, acc_b);
-                g *= av[u];
+                prod *= av[u];
+                end = av[u] * (end + gv[u]);
+            }
+        real back = start_of(prod, end, g, p, group);
+        const i64 at = first + s * d;
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (u < rows) {
+                back += gv[u];
+                const i64 to = at - (i64)u * (int)d;
+                if (da) put(da + to, back * (s > u ? hv[u] : start), acc_a);
+                if (db) put(db + to, back, acc_b);
+                back *= av[u];
             }
     }
-    if (dh0 && p.k == 0) put(dh0 + p.b * d + p.c, g, acc_0);
+    if (dh0 && p.some && p.slice == 0) put(dh0 + p.i, g, acc_0);
 }

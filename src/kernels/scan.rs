@@ -1,13 +1,13 @@
 //! The kernel of [`LinearScan`].
 //!
-//! The CPU goes through the steps one after another, the state in registers. On a device batch and channels alone may
-//! not keep it busy; there a sequence is cut into pieces (`Pieces`). Maps h ↦ a h + b compose into maps of the same
-//! form: (a₁, b₁) then (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the recurrence parallel (Blelloch 1990; Martin and
-//! Cundy, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length", 2018), in three phases:
+//! The CPU goes through the steps one after another, the state in registers. On a device batch and channels alone do not
+//! keep it busy; there a block has a group of steps at a time, in slices side by side (`groups.cuh`). Maps h ↦ a h + b
+//! compose into maps of the same form: (a₁, b₁) then (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the recurrence parallel
+//! (Blelloch 1990; Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length", 2018):
 //!
-//! 1. every piece on its own: its map, (∏ a, end state from a zero start);
-//! 2. from piece to piece: start_{k+1} = (∏ a)_k start_k + end_k;
-//! 3. every piece on its own: the recurrence from its true start.
+//! 1. every slice on its own: its map, (∏ a, end state from a zero start);
+//! 2. from slice to slice: start_{k+1} = (∏ a)_k start_k + end_k;
+//! 3. every slice on its own: the recurrence from its true start.
 //!
 //! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what step t
 //! passes to step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
@@ -20,7 +20,7 @@ use crate::{
     tensor::{Cpu, Real, Tensor},
 };
 
-pub(super) use device::Pieces;
+pub(super) use device::{SLICES, groups};
 
 /// `forward` and `backward` of a kernel that has each for both devices, as `forward_cpu` and so on.
 macro_rules! by_device {

@@ -1,4 +1,5 @@
-// The selective scan of selective.rs and its gradient, in the phases of scan.cu (whose phase 2 is used as it is).
+// The selective scan of selective.rs and its gradient. Sequences are cut into pieces, in three phases: every piece on its own,
+// its map h -> prod h + end of each state; from piece to piece, their starts; every piece from its true start.
 //
 // Tiling: a block has 32 channels of one piece of a sequence; a warp has 4 of the states of every channel, in registers,
 // and a block up to 32: further ones take launches of their own (n0), which add their share to sums over the states. Time
@@ -237,6 +238,33 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_total(const S* u,
 extern "C" __global__ void __launch_bounds__(256, 1) selective_total_back(const S* dy, const S* delta, const real* a,
                                                                        const S* c, real* prod, real* end, SIZE) {
     total<true>(dy, delta, a, c, prod, end, Z, scale);
+}
+
+// Phase 2: the ends of pieces that start from zero become their true starts. `first` (zeros if null) [B, D] starts the first
+// piece, or, if `back`, the last. A thread has one of the d states of a sequence.
+extern "C" __global__ void selective_carry(const S* first, const real* prod, real* ends, i64 n, i64 pieces, i64 d, int back) {
+    const i64 i = thread();
+    if (i >= n * d) return;
+    const i64 begin = i / d * pieces * d + i % d;
+    real h = first ? ld(first + i) : real(0.0);
+    for (i64 k = 0; k < pieces; k += U) {
+        real pv[U], ev[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const i64 at = begin + (back ? pieces - 1 - k - u : k + u) * d;
+            const bool in = k + u < pieces;
+            pv[u] = in ? prod[at] : real(0.0);
+            ev[u] = in ? ends[at] : real(0.0);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const i64 at = begin + (back ? pieces - 1 - k - u : k + u) * d;
+            if (k + u < pieces) {
+                ends[at] = h;
+                h = pv[u] * h + ev[u];
+            }
+        }
+    }
 }
 
 // Phase 3: y, the last state, and the state before every chunk, [B, chunks, N, padded], from `starts` or, where there
