@@ -80,7 +80,7 @@ __device__ void invert(real* m, real* room) {
 // X (if wanted), W, and U or, where the states are known, E. Where A is known, k are the keys to erase by.
 template <int R>
 __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, S* x,
-                        S* w, real* u, Dims d) {
+                        S* w, S* u, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R> T;
     constexpr int C = T::C, MLD = T::MLD;
@@ -112,7 +112,7 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     const typename T::Own inverse(T::TENSOR ? more : m), rhs(T::TENSOR ? more + T::OWN : more);
     if (T::TENSOR) inverse.copy(m, MLD);
     const Padded<R, S> ws(w, d.k, t.id);
-    const Padded<R, real> us(u, d.v, t.id);
+    const Padded<R, S> us(u, d.v, t.id);
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         T y;
         y.template add_lower<1, 0>(
@@ -181,7 +181,7 @@ struct Columns {
 
 // Along a head: W columns of S. E stands in place of U afterwards.
 template <int R>
-__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u, S* states,
+__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const S* w, S* u, S* states,
                                S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
@@ -196,13 +196,13 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         const Decay decay = scalars.load(t, nullptr, g);
         s.write_to(states, d, t.id);
         const Padded<R, S> ws(w, d.k, t.id);
-        const Padded<R, real> us(u, d.v, t.id);
+        const Padded<R, S> us(u, d.v, t.id);
         // The rows that the next chunk reads are fetched meanwhile. (Kernels with a block for every chunk gain nothing
         // by it.)
         if (chunk + 1 < d.chunks) {
             const Steps next(d, head, chunk + 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, real>(u, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(u, d.v, next.id).rows(c0).prefetch(W);
             next.rows(k, d.k).prefetch((int)d.k);
         }
         T y;
@@ -233,7 +233,7 @@ struct Known {
 
 // O = γ Q S + M E
 template <int R>
-__device__ void outputs(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e, S* o,
+__device__ void outputs(const S* q, const S* k, const real* g, const real* p, const S* states, const S* e, S* o,
                         real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
@@ -247,13 +247,13 @@ __device__ void outputs(const S* q, const S* k, const real* g, const real* p, co
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, t.rows(q, d.k), state(states, d, t.id, 0, c0));
     y.scale_rows([&](int r) { return scale * decay.since_start(r); });
-    y.template add_lower<1, 0>(memory, t.n, m, Padded<R, real>(e, d.v, t.id).rows(c0, t.n));
+    y.template add_lower<1, 0>(memory, t.n, m, Padded<R, S>(e, d.v, t.id).rows(c0, t.n));
     y.put(t.to(o, d.v, c0));
 }
 
 // dE = Mᵀ dO, the gradient of E through the outputs.
 template <int R>
-__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,
+__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, S* de,
                                 real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
@@ -268,14 +268,14 @@ __device__ void through_outputs(const S* q, const S* k, const real* g, const rea
                   [](int) { return real(1); });
         y.template add<0, 0>(memory, t.n, m, t.rows(d_o, d.v, c0));
     }
-    y.put(Padded<R, real>(de, d.v, t.id).to(c0));
+    y.put(Padded<R, S>(de, d.v, t.id).to(c0));
 }
 
 // Along a head from its end, as forward_states: the gradient of E through the states, dE += r K dS, and dS ← Γ dS + (γ
 // Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
 __device__ void backward_states(const S* q, const S* k, const real* g, const real* all, const S* d_o, const S* ds_last,
-                                const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
+                                const S* w, S* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
     constexpr int C = T::C, W = Columns::W;
@@ -289,11 +289,11 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         const Decay decay = scalars.load(t, nullptr, g);
         s.write_to(after, d, t.id);
         const Padded<R, S> ws(w, d.k, t.id);
-        const Padded<R, real> des(de, d.v, t.id);
+        const Padded<R, S> des(de, d.v, t.id);
         if (chunk > 0) {
             const Steps next(d, head, chunk - 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, real>(de, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(de, d.v, next.id).rows(c0).prefetch(W);
             next.rows(k, d.k).prefetch((int)d.k);
             if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).prefetch(W);
         }
@@ -324,13 +324,13 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
 
 // G = Xᵀ dE in place of dE, and dV = b G.
 template <int R>
-__device__ void through_solve(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {
+__device__ void through_solve(const S* beta, const S* x, S* de, S* dv, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
     const Padded<R, S> xs(x, C, t.id);
-    const Padded<R, real> des(de, d.v, t.id);
+    const Padded<R, S> des(de, d.v, t.id);
     Tile<R> y;
     y.template add<0, 0>(memory, t.n, xs.rows(0, t.n), des.rows(c0, t.n));
     y.put(des.to(c0));
@@ -348,7 +348,7 @@ struct Grads {
 // dQ, dK, dβ and dg of a chunk.
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
-                          const S* after, const real* e, const real* G, Grads to, real scale, Dims d) {
+                          const S* after, const S* e, const S* G, Grads to, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *dm = memory + Tile<R>::SCRATCH, *da = dm + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
@@ -357,8 +357,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto query = t.rows(q, d.k), key = t.rows(k, d.k), cotangent = t.rows(d_o, d.v), value = t.rows(v, d.v);
-    const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n);
-    const auto Gs = Padded<R, real>(G, d.v, t.id).rows(0, t.n);
+    const auto written = Padded<R, S>(e, d.v, t.id).rows(0, t.n);
+    const auto Gs = Padded<R, S>(G, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
     // dM has the factor `scale` of Q.
     keep<R>(dm, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
@@ -458,30 +458,30 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 
 #define KERNELS(R)                                                                                                   \
     TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
-        S* x, S* w, real* u, Dims d) {                                                                               \
+        S* x, S* w, S* u, Dims d) {                                                                               \
         prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u,            \
+    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, S* u,            \
         S* states, S* s_last, real* room, Dims d) {                                                                  \
         forward_states<R>(k, g, all, s0, w, u, states, s_last, room, d);                                             \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e,   \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* states, const S* e,   \
         S* o, real scale, Dims d) {                                                                                  \
         outputs<R>(q, k, g, p, states, e, o, scale, d);                                                              \
     }                                                                                                                \
-    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,   \
+    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* d_o, S* de,   \
         real scale, Dims d) {                                                                                        \
         through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
     TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
-        const S* ds_last, const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {         \
+        const S* ds_last, const S* w, S* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {         \
         backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
-    TILED_KERNEL through_solve_##R(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {                    \
+    TILED_KERNEL through_solve_##R(const S* beta, const S* x, S* de, S* dv, int acc, Dims d) {                    \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
     TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
-        const S* states, const S* after, const real* e, const real* G, S* dq, int q_acc, S* dk, int k_acc,           \
+        const S* states, const S* after, const S* e, const S* G, S* dq, int q_acc, S* dk, int k_acc,           \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, G, to, scale, d);                                      \
@@ -497,18 +497,18 @@ KERNELS(4)
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                                \
     }                                                                                                                 \
     TILED_KERNEL through_reads_##NAME(const S* q, const S* k, const S* d_o, const S* g, const S* states,              \
-        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,              \
+        const S* after, const S* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,              \
         Dims d) {                                                                                                     \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };                \
+        const auto value = [&](const Steps& t) { return Padded<R, S>(e, d.v, t.id).rows(0, t.n); };                \
         const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                      \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                           \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);           \
     }                                                                                                                 \
-    TILED_KERNEL through_erasing_##NAME(const S* p, const S* k, const S* g, const S* states, const real* e,           \
-        const real* G, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                                \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };                \
+    TILED_KERNEL through_erasing_##NAME(const S* p, const S* k, const S* g, const S* states, const S* e,           \
+        const S* G, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                                \
+        const auto value = [&](const Steps& t) { return Padded<R, S>(e, d.v, t.id).rows(0, t.n); };                \
         const auto cotangent = [&](const Steps& t) {                                                                  \
-            return scaled(Padded<R, real>(G, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                  \
+            return scaled(Padded<R, S>(G, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                  \
         };                                                                                                            \
         const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                           \
         channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);            \

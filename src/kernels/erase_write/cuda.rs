@@ -120,8 +120,7 @@ impl<'a> Plan<'a> {
         states: Option<&Tensor>,
         inverse: Option<&mut CudaTemp>,
     ) -> (CudaTemp<'a>, CudaTemp<'a>) {
-        // W is stored in the operands' type, U in the sums' type.
-        let (mut w, mut u) = (self.padded(self.dtype, self.k), self.padded(self.dtype.real(), self.v));
+        let (mut w, mut u) = (self.padded(self.dtype, self.k), self.padded(self.dtype, self.v));
         let (side, a) = (self.tiles.side(), x.faded.map(|f| &f.erases));
         let args = args![x.erase, x.v, x.beta, x.g, a, states, inverse, &mut w, &mut u, self.dims];
         self.launch(sized!("prepare", self.tiles), self.over(1, 2, side * side / 4), args);
@@ -197,7 +196,7 @@ pub fn backward<O: Rule>(
     let [dq, dk, dv, dp, ds0, dg @ ..] = dx else { return };
     let mut inverse = p.padded(p.dtype, p.tiles.side());
     let (w, e) = p.prepare(&x, Some(states), Some(&mut inverse));
-    let mut de = p.padded(p.dtype.real(), p.v);
+    let mut de = p.padded(p.dtype, p.v);
     let columns = p.over(p.tiles.over(p.v), 1, 0);
     let args = args![x.q, x.k, x.g, x.reads(), d_o, &mut de, p.scale, p.dims];
     p.launch(sized!("through_outputs", p.tiles), columns, args);
