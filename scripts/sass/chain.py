@@ -5,7 +5,7 @@ Latencies are in clocks, rounded down, of published measurements: memory, shared
 al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", arXiv:2402.13499; arithmetic
 and functions of an A100 by Abdelkhalik et al., "Demystifying the Nvidia Ampere Architecture through Microbenchmarking and
 Instruction-level Analysis", arXiv:2208.11174. A read is as from the device's second cache, from the first one if this block
-read there before. All but arithmetic's were written down without the papers at hand. Barriers are free: other warps are
+read there before. docs/gpu.md says what they were compared with. Barriers are free: other warps are
 taken to be there."""
 
 import re
