@@ -21,7 +21,7 @@ use crate::{
 /// h_t = λ h_{t-1} + x_t: the parts of λ `[D]`, x [B, T, 2 D] with the imaginary parts behind the real ones, and the
 /// parts of h0 [B, D], to h as x and the parts of the last state [B, D].
 pub struct LruScan {
-    /// A device scans pieces of so many steps, or of a multiple, side by side.
+    /// Steps of a chunk, on which no result depends: a CPU goes through all steps, a device through groups of its own.
     pub chunk: usize,
 }
 

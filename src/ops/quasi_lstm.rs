@@ -18,7 +18,7 @@ use crate::{
 
 /// x [B, T, 4D] (gates f, i, z, o before their nonlinearities) and c0 [B, D] to h [B, T, D] and the last c [B, D].
 pub struct QuasiLstm {
-    /// Steps a chunk; one chunk when it is T or more.
+    /// Steps of a chunk, on which no result depends: a CPU goes through all steps, a device through groups of its own.
     pub chunk: usize,
     /// Added to x_f: 1 makes a fresh model remember.
     pub forget_bias: f64,

@@ -21,7 +21,7 @@ pub use super::{
 /// h_t = a_t h_{t-1} + b_t: a, b [B, T, D] and h0 [B, D] to h [B, T, D] and the last state [B, D]. Any a, negative
 /// ones too.
 pub struct LinearScan {
-    /// A device scans pieces of so many steps, or of a multiple, side by side.
+    /// Steps of a chunk, on which no result depends: a CPU goes through all steps, a device through groups of its own.
     pub chunk: usize,
 }
 
