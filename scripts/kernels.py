@@ -167,7 +167,7 @@ def markdown(result, kernels):
             top = most(op)
             here = f"`{module}` {rust} + {cuda}" if i == 0 else f"`{module}`, too"
             rows.append([f"`{op}`", here, f"{top:.2f}" if top else "–", cells_of(op, found)])
-            small += [f"`{op}` ({top:.2f})"] if top and top < 1.1 else []
+            small += [f"`{op}` ({top:.2f})"] if top and round(top, 2) < 1.1 else []
             never += [f"`{op}`"] if not top else []
     others = [[name, f"{most(name):.2f}" if most(name) else "–", cells_of(name, found)] for name in OTHERS]
     parts = [[f"`{name}`", n] for name, n in shared({m[0] for m in modules}).items()]
