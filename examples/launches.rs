@@ -1,4 +1,4 @@
-//! What the ops of the mixers launch on a device, each forward and backward, at the sizes that kernels are compared at.
+//! The launches of the mixers' ops on a device, each forward and backward, at the sizes that kernels are compared at.
 //!
 //! ```text
 //! launches FILE              which kernels, with which arguments, as `scripts/gpu_walk.sh --record` runs it; no GPU
@@ -62,7 +62,7 @@ const RECURRENT: Sizes = Sizes { b: 64, t: 512, h: 8, k: 64, chunk: 0, n: 0 };
 
 type Run = Box<dyn for<'t> Fn(&[Var<'t>]) -> Var<'t>>;
 
-/// What an input holds where its op is run and not only recorded.
+/// The values of an input where its op is run and not only recorded.
 #[derive(Clone, Copy)]
 enum Values {
     Normal(f64),

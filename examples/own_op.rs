@@ -34,7 +34,7 @@ impl Op for Softcap {
         }
     }
 
-    /// What the op is. It is computed so wherever no kernel is.
+    /// The definition of the op, which computes it wherever there is no kernel.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         Some(vec![softcap_by_formula(x[0], self.cap)])
     }

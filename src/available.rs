@@ -18,7 +18,7 @@ fn system() -> Option<usize> {
     field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)
 }
 
-/// What is left of the limits of all control groups that this process is in.
+/// Bytes that are left of the limits of all control groups that this process is in.
 fn groups() -> Option<usize> {
     let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
     let left = |dir: &str, most: &str, now: &str| {

@@ -280,7 +280,7 @@ impl Case {
         all
     }
 
-    /// What [`Case::everything`] lists.
+    /// The names of the values of [`Case::everything`].
     fn names(&self) -> Vec<String> {
         let state: Vec<&str> = self.mixer.state(1).into_iter().map(|s| s.0).collect();
         let outputs = ["y".to_string()].into_iter().chain(state.iter().map(|s| format!("the last state {s}")));

@@ -193,7 +193,7 @@ struct Sizes {
     max_len: Option<i64>,
 }
 
-/// What computes the ops, of every program that runs any.
+/// The kernels that compute the ops: a flag of every program that runs any.
 #[derive(Args, Clone, Debug, Default)]
 struct KernelsFlag {
     /// fast: every kernel; plain: none, every op from its formula or plain loops; NAME,…: only these; fast,-NAME,…: all
@@ -225,7 +225,7 @@ struct Machine {
     /// The precision: f32 to train, f64 to check; bf16 to train on a CUDA device, with f32 weights behind it.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
-    /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
+    /// The type that operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
     #[command(flatten)]
@@ -253,7 +253,7 @@ impl Machine {
     }
 }
 
-/// What is left behind.
+/// The files to leave behind.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Output")]
 struct Output {

@@ -27,7 +27,7 @@ impl DType {
         }
     }
 
-    /// What is computed in: sums and states of this type.
+    /// The type of sums and states in computations of this type.
     pub fn real(self) -> DType {
         if self == DType::BF16 { DType::F32 } else { self }
     }

@@ -21,7 +21,7 @@ pub enum Error {
     Format {
         /// Which file.
         path: PathBuf,
-        /// What was found, and what was expected.
+        /// The finding, and what was expected in its place.
         what: String,
     },
     /// Training met a number that is not finite.
@@ -29,7 +29,7 @@ pub enum Error {
     NotFinite {
         /// The step, from 1.
         step: usize,
-        /// What was not finite, and the first op that made it so.
+        /// The quantity that was not finite, and the first op that made it so.
         what: String,
     },
     /// A signal asked the process to end.

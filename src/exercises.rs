@@ -15,7 +15,7 @@ use std::{
 pub struct Exercise {
     /// The name of its file.
     pub name: &'static str,
-    /// What it is about, as the first line of the file says.
+    /// The subject, as the first line of the file says.
     pub title: &'static str,
     /// From what to think of to what to write.
     pub hints: &'static [&'static str],
@@ -284,7 +284,7 @@ pub const EXERCISES: [Exercise; 22] = [
             "Thread t has the elements t, t + blockDim.x, t + 2 blockDim.x, …",
             "i = j * blockDim.x + threadIdx.x",
         ],
-        solution: &[lines("src/tensor/tensor.cu", "// What the engine itself does", "st(x + i, value);")],
+        solution: &[lines("src/tensor/tensor.cu", "// Kernels of the engine itself", "st(x + i, value);")],
     },
 ];
 

@@ -56,7 +56,7 @@ fn is_own_pipe(path: &Path, about: &Metadata) -> bool {
     }
 }
 
-/// What is in a regular file.
+/// The bytes of a regular file.
 ///
 /// # Errors
 /// As [`open`], and when it cannot be read.
@@ -68,7 +68,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is in a regular file of text.
+/// The text of a regular file.
 ///
 /// # Errors
 /// As [`read`], and when it is no UTF-8.

@@ -83,7 +83,7 @@ fn keys_of_their_own_erase_in_several_chunks() {
     }
 }
 
-/// Whatever comes later, what came before keeps every bit.
+/// Later inputs change no bit of earlier outputs.
 #[test]
 fn what_comes_later_reaches_nothing_before() {
     let Some(device) = device() else { return };

@@ -113,7 +113,7 @@ fn what_is_not_there_is_said() {
     elsewhere.refuses("exercise delta_step", &["there are no exercises here"]);
 }
 
-/// What replaces what in a file, where the lines of the project cannot replace its hole as they are.
+/// Replacements in a file, where the lines of the project cannot replace its hole as they are.
 const FILLED: &[(&str, &[(&str, &str)])] = &[
     ("derivative", &[("", "sigmoid(x) + x * sigmoid(x) * sigmoid(-x)")]),
     (
@@ -196,7 +196,8 @@ const FILLED: &[(&str, &[(&str, &str)])] = &[
     ("coalesced", &[("todo!", ""), ("threadIdx.x * each + j", "j * blockDim.x + threadIdx.x")]),
 ];
 
-/// What a reader may get wrong: in a file with its hole filled, what stands for what, and which check notices.
+/// Mistakes that a reader may make: in a file with its hole filled, a text, its wrong replacement, and the check that
+/// notices.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("derivative", "x * sigmoid(x) * sigmoid(-x)", "x * sigmoid(-x)", "it is what finite differences say"),
     ("cross_entropy", "(x - top).exp()", "x.exp()", "logits of 1000"),

@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes later, what came before keeps every bit.
+    /// Later inputs change no bit of earlier outputs.
     #[test]
     fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2..LENGTHS.len(), width in 0..WIDTHS.len()) {
         let x = draw(seed, LENGTHS[t], WIDTHS[width]);

@@ -92,7 +92,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes later, what came before keeps every bit.
+    /// Later inputs change no bit of earlier outputs.
     #[test]
     fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2usize..40, erases in any::<bool>(), wide in any::<bool>()) {
         let g = &mut Gen::new(seed);

@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What can be wrong with a mixer.
+/// The faults that a mixer can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     ForgetsItsState,

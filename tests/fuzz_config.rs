@@ -106,7 +106,7 @@ fn set(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// What is said of the costs, and a step of each model that is small.
+/// The note on the costs, and a step of each model that is small.
 fn small_step(cfg: &TrainConfig) -> Result<(), String> {
     quietly(|| {
         let _ = capacity::cost([cfg].into_iter());

@@ -79,7 +79,7 @@ impl Block<'_> {
         numbers[place].into()
     }
 
-    /// What braces stand for.
+    /// The number that braces stand for.
     fn place(&self, text: &str, t: usize, at: At) -> f64 {
         let product = |text: &str, at: At| text.split(" * ").map(|f| self.factor(f, t, at)).product::<f64>();
         if let Some(letter) = text.strip_prefix("size:") {
@@ -92,7 +92,7 @@ impl Block<'_> {
         (0..self.size(letter)).map(|x| product(sum, &[&[(letter, x)], at].concat())).sum()
     }
 
-    /// What the right side of an equation comes to: a number, or one of two.
+    /// The value of the right side of an equation: a number, or one of two.
     fn worth(&self, right: &str, t: usize, at: At, s: f64) -> Vec<f64> {
         let number = |(i, text)| {
             if i % 2 == 0 { String::from(text) } else { format!("({})", self.place(text, t, at)).replace('-', "−") }
@@ -108,7 +108,7 @@ impl Block<'_> {
     }
 }
 
-/// What is left of a formula to read, and the s in it.
+/// The rest of a formula to read, and the s in it.
 struct Rest<'a> {
     text: &'a str,
     s: f64,

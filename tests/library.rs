@@ -1,4 +1,4 @@
-//! What a program meets that uses the crate as a library: errors that say what to do, and panics at its own line.
+//! The crate as a library: errors that say what to do, and panics at the caller's line.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

@@ -96,7 +96,7 @@ fn everything(top: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// What does not depend on time.
+/// The files that do not depend on time.
 fn bits(top: &Path) -> BTreeMap<String, Vec<u8>> {
     let kept =
         |name: &str| name.ends_with("metrics.jsonl") || name.ends_with(".safetensors") || name.ends_with(".toml");
@@ -417,7 +417,7 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
         let row: String = values.iter().map(|value| format!("<td class=\"text\">{value}</td>")).collect();
         assert!(report.page.contains(&format!("{row}<td>2</td><td>{mean}")), "{row} {mean}");
     }
-    // What the page is made of does not take the points away.
+    // Runs that the page is made of do not take the points away.
     contains(&report.page, "Each point and each other run directory");
 
     // Of one point alone there is nothing to compare, and the others were not asked for.

@@ -50,7 +50,7 @@ fn every_subcommand_explains_itself_under_its_name() {
         for flag in ["-h", "--help"] {
             let help = prints(&format!("{name} {flag}"));
             assert!(help.contains(&format!("Usage: tapezoo {name}")), "{help}");
-            // What can be typed is said as it is typed.
+            // Examples stand as one types them.
             let examples = help.lines().skip_while(|line| !line.starts_with("Examples:")).skip(1);
             for line in examples.take_while(|line| line.starts_with("  ")).filter(|l| !l.starts_with("   ")) {
                 assert!(line.starts_with("  tapezoo "), "{name} {flag}: {line}");

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a node did: it computed an op, in one of two ways, or it reshaped a value.
+/// The work of a node: it computed an op, in one of two ways, or it reshaped a value.
 enum Action {
     Op(Box<dyn Op>, Way),
     /// The same buffer under another shape.

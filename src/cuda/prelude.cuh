@@ -1,4 +1,4 @@
-// What every kernel may use. The loader puts two definitions in front: `S`, how a number is stored (float, double,
+// Functions for every kernel. The loader puts two definitions in front: `S`, how a number is stored (float, double,
 // bf16), and `real`, what arithmetic is done in (float, or double for double). A literal such as 0.5 is a `real`:
 // the loader gives it the suffix f where real is float.
 //
@@ -144,7 +144,7 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
-// What a thread has of a scan whose sequences are cut into pieces of `steps` steps: channel c of steps t0 .. t1 of
+// A thread's part of a scan whose sequences are cut into pieces of `steps` steps: channel c of steps t0 .. t1 of
 // sequence b, piece k of its sequence.
 struct Piece {
     i64 b, k, c, t0, t1, row; // row: of [B, pieces]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::models::{Eigenvalues, ModelConfig};
 
-/// What DeltaNet and its kin have in common: n is 1 but in DeltaProduct.
+/// Rows that DeltaNet, DeltaProduct and Gated DeltaNet share: n is 1 but in DeltaProduct.
 const W_Q: Row = row("w_q", &[("q_proj.weight", "HK D")]);
 const W_K: Row = row("w_k", &[("k_proj.weight", "HK D")]);
 const W_V: Row = row("w_v", &[("v_proj.weight", "HK D")]);

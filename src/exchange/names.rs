@@ -14,7 +14,7 @@ impl Names {
         Names(format!("{prefix}{dot}"))
     }
 
-    /// What they begin with.
+    /// The prefix of the names.
     pub fn prefix(&self) -> &str {
         &self.0
     }
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// What stands for `{}` in a name; behind the rest of the pattern the name may go on, unless it is to end.
+/// The number in a name in the place of the pattern's `{}`; behind the pattern the name may go on, unless `ends`.
 fn number(name: &str, pattern: &str, ends: bool) -> Option<usize> {
     let (before, after) = pattern.split_once("{}")?;
     let rest = name.strip_prefix(before)?;

@@ -1,4 +1,4 @@
-//! What is wrong with a file, all of it, and what to do.
+//! All problems of a file, each with its remedy.
 
 use super::{
     names::{Names, without_last_number, without_number},
@@ -7,7 +7,7 @@ use super::{
 use crate::{error::brief, files::tensors::Tensors, models::ModelConfig};
 use std::collections::{BTreeMap, HashMap};
 
-/// What is wrong with a file.
+/// The problems of a file.
 #[derive(Default)]
 pub struct Problems {
     /// With the whole.

@@ -20,15 +20,15 @@ use crate::{
 };
 use std::{collections::BTreeSet, path::Path};
 
-/// What to look for in a file.
+/// The layers to look for in a file.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
     /// Whose names the file has.
     pub package: Package,
     /// Which mixer its layers are.
     pub mixer: &'a str,
-    /// What stands before the names of a layer, with `{}` for its number: `model.layers.{}.attn.`. What has other names
-    /// is left out.
+    /// The prefix of the names of a layer, with `{}` for its number: `model.layers.{}.attn.`. Tensors with other names
+    /// are left out.
     pub prefix: &'a str,
     /// The numbers of the layers to take, in this order; none: all that are there.
     pub blocks: Option<&'a [usize]>,
@@ -56,7 +56,7 @@ pub struct Layers {
     has: BTreeSet<String>,
 }
 
-/// What is to be taken of a file.
+/// The tensors to take from a file.
 struct Plan {
     sizes: Sizes,
     blocks: Blocks<String>,
@@ -210,7 +210,7 @@ fn blocks(table: &Table, tensors: &Tensors, names: &Names, wanted: &Wanted) -> s
     }
 }
 
-/// What to take of a file by one table.
+/// The tensors to take from a file by one table.
 fn plan(
     table: &'static Table,
     tensors: &Tensors,

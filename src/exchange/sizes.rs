@@ -37,17 +37,17 @@ fn products(size: &str) -> Vec<Product> {
     size.split('+').map(product).collect()
 }
 
-/// What is known of a letter.
+/// The size behind a letter, as far as it is known.
 #[derive(Clone, Debug)]
 struct Known {
     value: usize,
-    /// What says so.
+    /// The tensor or flag that it is known from.
     because: String,
-    /// What else had to be known, and why that is.
+    /// The other size that this one follows with, and the source of that.
     with: String,
 }
 
-/// What is known of the sizes, and from where.
+/// The known sizes, and the sources of each.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes(BTreeMap<char, Known>);
 
@@ -57,12 +57,12 @@ impl Sizes {
         self.0.insert(letter, Known { value, because: because.into(), with: String::new() });
     }
 
-    /// What a letter is.
+    /// The size behind a letter.
     pub fn get(&self, letter: char) -> Option<usize> {
         self.0.get(&letter).map(|known| known.value)
     }
 
-    /// What a size is, if all of its letters are known; the largest number if it is larger.
+    /// The value of a product of letters, if all of them are known; the largest number if it is larger.
     fn value(&self, size: &str) -> Option<usize> {
         let of = |p: Product| {
             let value = |all: usize, letter: &char| Some(all.saturating_mul(self.get(*letter)?));
@@ -72,7 +72,7 @@ impl Sizes {
         products(size).into_iter().map(of).try_fold(0, |sum: usize, x| Some(sum.saturating_add(x?)))
     }
 
-    /// What a shape is, if all of its letters are known.
+    /// The dimensions of a shape, if all of its letters are known.
     pub fn shape(&self, shape: &str) -> Option<Vec<usize>> {
         shape.split(' ').map(|size| self.value(size)).collect()
     }

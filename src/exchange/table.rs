@@ -1,4 +1,4 @@
-//! What a table of names is made of.
+//! The parts of a table of names.
 
 use super::{Package, sizes::Sizes};
 use crate::{
@@ -104,7 +104,7 @@ pub struct Row {
     pub how: How,
     /// Which layers have it.
     pub when: When,
-    /// What it is where a file has it not.
+    /// The value where a file lacks it.
     pub absent: Absent,
 }
 
@@ -126,20 +126,20 @@ pub enum How {
 pub enum When {
     /// All.
     Always,
-    /// Those with a convolution.
+    /// Layers with a convolution.
     Conv,
-    /// Those after the first.
+    /// Layers after the first.
     Later,
 }
 
-/// What a parameter is whose tensors a file has not.
+/// The value of a parameter whose tensors a file lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
     /// The file is refused.
     Refused,
     /// Zeros. We write them.
     Zeros,
-    /// What does nothing: zeros, or for a matrix the identity. We do not write it either.
+    /// A value that does nothing: zeros, or for a matrix the identity. We do not write it either.
     Idle,
 }
 
@@ -196,7 +196,7 @@ impl Row {
         }
     }
 
-    /// What it is, with these axes, where a file lacks it.
+    /// The value, with these axes, where a file lacks it.
     pub fn without<T: Real>(&self, dims: &[usize]) -> Vec<T> {
         let identity = self.absent == Absent::Idle && dims.len() == 2;
         let n = dims.last().copied().unwrap_or(1);

@@ -83,7 +83,7 @@ fn tensors<T: Real + Element>(model: &Model, params: &[T], table: &Table, names:
             all.push((i, row, row.theirs_of(x, &sizes)));
         }
     }
-    // What does nothing in any layer is in none of them: all are of one module.
+    // A parameter that does nothing in any layer is left out of all: they are of one module.
     let mut tensors = vec![];
     for (i, row, parts) in all.into_iter().filter(|(_, row, _)| row.absent != Absent::Idle || !idle) {
         for ((either_of, shape), part) in row.theirs.iter().zip(parts) {

@@ -68,7 +68,7 @@ pub fn is_unfinished(path: &Path, names: &[&str]) -> bool {
 /// When the directory cannot be read, or one of them not be deleted.
 pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
     for path in entries(dir)?.into_iter().filter(|path| is_unfinished(path, names)) {
-        // One that is gone by now was finished, or removed by somebody else.
+        // A file that is gone by now was finished, or removed by somebody else.
         let Ok(file) = File::open(&path) else { continue };
         match file.try_lock() {
             Ok(()) if is(&file, &path) => remove_file(&path)?,
@@ -78,7 +78,7 @@ pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What a directory holds.
+/// The entries of a directory.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -1,5 +1,5 @@
 // h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, in the phases of scan.cu.
-// What a piece does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
+// The effect of a piece on its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
 // that is taken in double precision; lambda is a float even beside bf16. A row of x, h and their gradients has 2 d
 // numbers, the imaginary parts behind the real ones.
 //

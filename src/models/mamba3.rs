@@ -34,11 +34,11 @@
 
 use super::{memories::gated, positions::running_angles, prelude::*};
 
-/// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
+/// The memory's inputs: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
 /// [.., H, S]. Δ stays f32 beside bf16, so that φ is summed in f32.
 pub(crate) type Inputs<'t> = [Var<'t>; 7];
 
-/// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
+/// The carried state: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
 /// token.
 pub(crate) type Memory<'t> = [Var<'t>; 4];
 

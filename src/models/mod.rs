@@ -360,7 +360,7 @@ macro_rules! mixers {
 
         /// The same with their facts.
         const ALL: &[(&str, Build, &About)] = {
-            // What a file has no ABOUT for is looked up one scope further out.
+            // The ABOUT of a file without one is looked up one scope further out.
             #[allow(unused_imports)]
             use about::UNKNOWN as ABOUT;
             &[$({

@@ -1,4 +1,4 @@
-//! What the file of a mixer needs: `use super::prelude::*`.
+//! The names that the file of a mixer needs: `use super::prelude::*`.
 
 pub use super::{
     About, AttentionMaps, Bound, Capabilities, Conv, Convs, Family, Form, GatedOutput, GroupNorm, Init, LowRank, Mixer,

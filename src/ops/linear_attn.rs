@@ -24,7 +24,7 @@ pub struct LinearAttention {
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,
-    /// What is added to the denominator when outputs are normalised; `None` when they are not.
+    /// The number added to the denominator when outputs are normalised; `None` when they are not.
     pub normalize: Option<f64>,
 }
 

@@ -52,7 +52,7 @@ pub fn figures(section: &Section) -> Figures {
     figures
 }
 
-/// What guessing gives, where it does not depend on how one guesses.
+/// The score of guessing, where it does not depend on how one guesses.
 pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
     match (task?, score) {
         (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),

@@ -12,13 +12,13 @@ const DARKEST: f64 = 0.6;
 
 /// A map.
 pub struct Heat {
-    /// What its file is called, without the ending.
+    /// The name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// The title above it.
     pub title: String,
-    /// What goes across.
+    /// The label of the horizontal axis.
     pub x_label: String,
-    /// What goes down.
+    /// The label of the vertical axis.
     pub y_label: String,
     /// The values across.
     pub x: Vec<String>,
@@ -32,11 +32,11 @@ pub struct Heat {
 
 /// A square of a map.
 pub struct Cell {
-    /// What the colour is of.
+    /// The number that gives the colour.
     pub value: f64,
     /// The number, as it is written.
     pub text: String,
-    /// What a person is told who points at it.
+    /// The text that appears under the pointer.
     pub about: String,
 }
 

@@ -16,8 +16,8 @@ use crate::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// What the tables say of their numbers.
-/// What a band is, where there is one.
+/// The note on the numbers of the tables.
+/// The note on bands, where there are any.
 const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
 
 /// The whole page.
@@ -94,7 +94,7 @@ fn notices(notes: &[String]) -> Markup {
     }
 }
 
-/// What a sweep came to: each task apart.
+/// The results of a sweep: each task apart.
 fn swept(sweep: &Swept, drawn: &[Drawn]) -> Markup {
     let groups = sweep.summary.groups();
     html! {
@@ -164,7 +164,7 @@ fn section(s: &Section, figures: &Figures) -> Markup {
     }
 }
 
-/// What was done, in a line.
+/// The experiment in a line.
 fn setup(s: &Section) -> String {
     let value = |key: &str| s.shared.get(key);
     let part = |key: &str, name: &str| value(key).map(|v| format!("{name} {v}"));
@@ -253,7 +253,7 @@ fn drawings(s: &Section, figures: &Figures) -> Markup {
     }
 }
 
-/// What each series cost: means over its seeds.
+/// The costs of each series: means over its seeds.
 fn costs(s: &Section) -> Markup {
     let of = |one: &Series, f: fn(&Cost) -> f64| {
         let ran = one.runs.iter().map(|r| &r.0).filter(|r| r.end.is_some());

@@ -47,7 +47,7 @@ pub struct Run {
     pub seed: u64,
     /// The scores at the end; none if it did not get there.
     pub end: Option<Metrics>,
-    /// What it cost; none if that was not recorded.
+    /// The cost of the run; none if that was not recorded.
     pub cost: Option<Cost>,
     /// Why it stopped before the end.
     pub error: Option<String>,
@@ -57,7 +57,7 @@ pub struct Run {
     pub evaluations: BTreeMap<usize, Metrics>,
 }
 
-/// What a run cost.
+/// The cost of a run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Cost {
     /// How many parameters the model has.
@@ -207,7 +207,7 @@ fn steps_of(config: &Table, model: &str) -> Option<usize> {
     steps.and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok())
 }
 
-/// What a reader should know of a run that is not whole.
+/// A note on a run that is not whole.
 fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     if let Some(error) = &run.error {
         return Some(format!("stopped: {error}"));
@@ -226,7 +226,7 @@ fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     }
 }
 
-/// What came of a run, as its program wrote it.
+/// The outcome of a run, as its program wrote it.
 #[derive(Deserialize)]
 struct Report {
     model: String,
@@ -276,7 +276,7 @@ fn result(report: Value, path: &Path, notes: &mut Vec<String>) -> Option<Run> {
     }
 }
 
-/// What a file holds; none if there is no such file, or it cannot be read.
+/// The value that a file holds; none if there is no such file, or it cannot be read.
 fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
     if !files::is_there(path) {
         return None;
@@ -291,7 +291,7 @@ fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
     }
 }
 
-/// What is in a file, if it can be read.
+/// The bytes of a file, if it can be read.
 fn contents(path: &Path, notes: &mut Vec<String>) -> Option<Vec<u8>> {
     let read = files::read(path, files::RECORD);
     read.map_err(|e| notes.push(format!("left out: {}", brief(&e.to_string(), 400)))).ok()

@@ -24,7 +24,7 @@ fn is_mark(c: char) -> bool {
     ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// What a character of a superscript is on the line.
+/// The ordinary character of a superscript.
 fn raised(c: char) -> Option<char> {
     const PAIRS: [(char, char); 14] = [
         ('⁰', '0'),
@@ -72,7 +72,7 @@ fn number(rest: &str) -> usize {
     }
 }
 
-/// What stands behind _ or ^, and what is left: in braces or brackets, or the letters and digits there.
+/// The script behind _ or ^, in braces or brackets or as letters and digits, and the rest of the text.
 fn script(rest: &str) -> (String, &str) {
     if rest.starts_with(['{', '(']) {
         let mut depth = 0;

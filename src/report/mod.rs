@@ -1,4 +1,4 @@
-//! What came of an experiment, for people and for programs.
+//! Reports of experiments, for people and for programs.
 //!
 //! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories:
 //! [`load`] reads them, [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn,
@@ -39,7 +39,7 @@ pub struct Report {
     pub page: String,
     /// Each figure as a file of its own: its name, and what is in it.
     pub figures: Vec<(String, String)>,
-    /// What a reader should know of runs that are not whole.
+    /// Notes on runs that are not whole.
     pub notes: Vec<String>,
     /// How many runs there are.
     pub runs: usize,

@@ -32,17 +32,17 @@ pub const CSS: &str = include_str!("plot.css");
 
 /// A figure.
 pub struct Figure {
-    /// What its file is called, without the ending.
+    /// The name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// The title above it.
     pub title: String,
-    /// What the x axis is.
+    /// The label of the x axis.
     pub x_label: String,
     /// The x axis.
     pub x: Axis,
     /// The y axis.
     pub y: Axis,
-    /// What guessing gives, if that is known.
+    /// The score of guessing, if that is known.
     pub guess: Option<f64>,
     /// The x that training was at, if it is one of the axis.
     pub trained: Option<f64>,
@@ -71,7 +71,7 @@ pub struct Point {
     pub lo: f64,
     /// The greatest of the seeds.
     pub hi: f64,
-    /// What a person is told who points at it.
+    /// The text that appears under the pointer.
     pub about: String,
 }
 
@@ -173,7 +173,7 @@ impl Figure {
         }
     }
 
-    /// What is unseen, and says its number when pointed at: over all lines, at no more than so many points of each.
+    /// Invisible marks that show their number under the pointer: over all lines, at no more than so many points of each.
     fn hits(&self, line: &Line) -> Markup {
         const MOST: usize = 40;
         let every = line.points.len().div_ceil(MOST).max(1);
@@ -205,8 +205,8 @@ impl Figure {
     }
 }
 
-/// What is around a figure of this size: in a page that has [`CSS`], where it is no wider than `most` pixels, or alone in
-/// a file, where it is half as large again.
+/// The SVG element around a figure of this size: in a page that has [`CSS`], where it is no wider than `most` pixels, or
+/// alone in a file, where it is half as large again.
 pub(super) fn sheet(alone: bool, title: &str, size: (f64, f64), most: Option<f64>, body: &Markup) -> Markup {
     let view = format!("0 0 {} {}", number(size.0), number(size.1));
     let (width, height) = (number(size.0 * 1.5), number(size.1 * 1.5));

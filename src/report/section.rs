@@ -32,7 +32,7 @@ pub struct Section {
     pub task: Option<Tasks>,
     /// The training length, if it is one.
     pub train_len: Option<Len>,
-    /// What all series share.
+    /// The settings that all series share.
     pub shared: Settings,
     /// The series, in the order of the configuration.
     pub series: Vec<Series>,
@@ -114,7 +114,7 @@ pub fn sections(experiments: Vec<Experiment>, notes: &mut Vec<String>) -> Vec<Se
     let bases: Vec<Settings> = sections.iter().map(|s| s.0.clone()).collect();
     let mut sections: Vec<Section> = sections.into_iter().map(|s| s.1).collect();
     for (i, base) in bases.iter().enumerate() {
-        // What sets it apart from the others of its task; the length is in the title already.
+        // The settings that set it apart from the others of its task; the length is in the title already.
         let same: Vec<&Settings> = (0..bases.len()).filter(|&j| alike(base, &bases[j])).map(|j| &bases[j]).collect();
         let keys = differing(same.into_iter());
         let mut apart: Vec<String> = keys.iter().take(MOST_KEYS).map(|key| word(base, key)).collect();
@@ -223,7 +223,7 @@ fn differing<'a>(all: impl Iterator<Item = &'a Settings> + Clone) -> Vec<String>
     keys.into_iter().filter(differs).cloned().collect()
 }
 
-/// What holds for one model of a directory.
+/// The settings of one model of a directory.
 fn settings(config: &Table, model: &str) -> Settings {
     let mut settings = flat(config);
     if let Some(own) = config.get("per_model").and_then(|all| all.get(model)).and_then(Value::as_table) {

@@ -1,4 +1,4 @@
-//! What came of a sweep: the score over each axis of its grid, two axes against each other, and the best points.
+//! Figures of a sweep: the score over each axis of its grid, two axes against each other, and the best points.
 //!
 //! A figure over one axis has each model at the best of its points on the other axes. Tasks are apart.
 
@@ -80,7 +80,7 @@ impl Swept {
         let values = values(group, axis);
         let number = |value: &&str| value.parse().ok().filter(|x: &f64| x.abs() < 1e300);
         let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
-        // What is no number that can be drawn has its place in the order of the file.
+        // A value that cannot be drawn as a number has its place in the order of the file.
         let places = numbers.clone().unwrap_or_else(|| (0..values.len()).map(|i| i as f64).collect());
         let what = &self.summary.axes()[axis];
         let line = |(style, model): (usize, &str)| {

@@ -54,7 +54,7 @@ impl Buf {
     /// One without elements.
     fn hollow(dtype: DType) -> Buf {
         match dtype {
-            // What would be bf16 on a device.
+            // A tensor that is bf16 on a device is f32 here.
             DType::F32 | DType::BF16 => f32::wrap(Arc::new(Host::from(vec![]))),
             DType::F64 => f64::wrap(Arc::new(Host::from(vec![]))),
             DType::I32 => i32::wrap(Arc::new(Host::from(vec![]))),

@@ -221,7 +221,7 @@ impl Pool {
     }
 }
 
-/// What device memory is measured in.
+/// The unit in which device memory is given out.
 const UNIT: usize = 512;
 
 /// The system has no such memory: a panic whose message says so, as an op has no other way to say it, and
@@ -246,7 +246,7 @@ pub(super) fn ask_for(bytes: usize) {
     }
 }
 
-/// What an op sees of the CPU: the pool, from which it borrows scratch memory.
+/// The CPU as an op sees it: the pool, from which it borrows scratch memory.
 #[derive(Default)]
 pub struct Cpu {
     pool: RefCell<Pool>,
@@ -264,7 +264,7 @@ impl Cpu {
         Ok(Cpu { products, ..Cpu::default() })
     }
 
-    /// What the operands of products are rounded to.
+    /// The type that operands of products are rounded to.
     pub fn products(&self) -> Products {
         self.products
     }

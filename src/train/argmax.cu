@@ -1,4 +1,4 @@
-// What a classifier says: the index of the largest of each row's logits `[rows, classes]`, the first of equals, or −1
+// The answer of a classifier: the index of the largest of each row's logits `[rows, classes]`, the first of equals, or −1
 // where a logit is not finite. A warp a row, its lanes side by side along it; every logit is read once.
 
 extern "C" __global__ void argmax(const S* logits, int* said, i64 rows, i64 classes) {

@@ -1,4 +1,4 @@
-//! What an experiment asks for, in memory and in time, before it begins.
+//! Memory and time that an experiment will take, estimated before it begins.
 //!
 //! The memory of a step is that of its values: the model is recorded without being computed, at three short lengths,
 //! and continued to the length asked for by the parabola through them. Beside recurrences, which grow with the length,
@@ -33,7 +33,7 @@ const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
 /// Seconds of which one wants to know before.
 const LONG: f64 = 600.0;
 
-/// What can be had without looking how much there is.
+/// Bytes that are asked for without looking how much memory there is.
 const ALWAYS: f64 = (1 << 28) as f64;
 
 /// Refuse an experiment of more runs than anybody waits for.
@@ -84,7 +84,7 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     )))
 }
 
-/// What to say of experiments on the CPU that take long: how long, what of them takes most, and what makes it less.
+/// A note on experiments on the CPU that take long: the time, the part that takes most, and the settings that lower it.
 ///
 /// # Errors
 /// When a configuration cannot be.
@@ -210,11 +210,11 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
 /// A part of the work that holds about so many bytes.
 #[derive(Debug)]
 pub struct Memory {
-    /// What it is.
+    /// A name for the part.
     pub what: String,
-    /// How many.
+    /// Its size.
     pub bytes: f64,
-    /// What makes them less.
+    /// The settings that make it smaller.
     lower: String,
 }
 

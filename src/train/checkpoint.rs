@@ -29,13 +29,13 @@ use std::{
 };
 use toml::Table;
 
-/// What to do about a checkpoint that cannot be used.
+/// The remedy for a checkpoint that cannot be used.
 const REMEDY: &str = "delete it to begin this run anew";
 
 /// The checksum's place, before it is known.
 const ZEROS: &[u8; 16] = b"0000000000000000";
 
-/// What stands before it in the header: JSON inside of a JSON text.
+/// The text before the checksum in the header: JSON inside of a JSON text.
 const BEFORE: &[u8] = br#"\"checksum\":\""#;
 
 /// How much has been written to the metrics: their bytes, and the checksum of these.
@@ -48,7 +48,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// What there is to be read.
+    /// Everything that `from` has to be read.
     pub(super) fn of(mut from: impl Read) -> io::Result<Written> {
         let (mut all, mut buffer) = (Written::default(), vec![0; 1 << 16]);
         loop {
@@ -66,7 +66,7 @@ impl Written {
     }
 }
 
-/// What is to be known beside the tensors.
+/// The facts of a checkpoint beside its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The configuration of this one model, as TOML.
@@ -293,7 +293,7 @@ pub fn parts(config: &str) -> Option<usize> {
     table.get("micro_batches")?.as_integer()?.try_into().ok()
 }
 
-/// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
+/// The facts of a checkpoint without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
     let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))

@@ -113,7 +113,7 @@ pub struct TrainConfig {
     /// In which precision.
     #[serde(with = "text")]
     pub dtype: DType,
-    /// What operands of products are rounded to, on the CPU.
+    /// The type that operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
     /// Which ops are computed by their kernels; the others by what defines them, which is slow and differs by rounding.
@@ -123,17 +123,17 @@ pub struct TrainConfig {
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
     /// LRU's statistics, a state that is carried) is computed in one.
     pub micro_batches: Parts,
-    /// What is learned.
+    /// The task to learn.
     pub task: Tasks,
     /// The sizes of the models.
     pub model: ModelConfig,
-    /// What is different for single models: any of the above, under the model's name. Under a name of its own, with a
-    /// key `mixer`, it is a variant: that mixer, with what `per_model` has for it and then with this.
+    /// Settings of single models: any of the above, under the model's name. An entry under a name of its own, with a key
+    /// `mixer`, is a variant: that mixer, with its settings in `per_model` and then with these.
     #[serde(default)]
     pub per_model: BTreeMap<String, Table>,
 }
 
-/// What a file need not say.
+/// Whether the kernels are the default, which a file need not have.
 fn all_kernels(kernels: &Kernels) -> bool {
     *kernels == Kernels::Fast
 }

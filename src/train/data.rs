@@ -40,7 +40,7 @@ pub struct Data {
     trial: Option<Trial>,
 }
 
-/// What the first steps cost, to see whether a thread pays.
+/// The time of the first steps, which tells whether a thread pays.
 struct Trial {
     since: Instant,
     making: Duration,

@@ -1,4 +1,4 @@
-//! What a model knows: its answers at every evaluation length, counted.
+//! Evaluation: a model's right and wrong answers at every length, counted.
 
 use super::{Accuracy, Scores, Trainer};
 use crate::{

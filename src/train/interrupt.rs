@@ -35,11 +35,11 @@ static CAME: AtomicUsize = AtomicUsize::new(0);
 /// Whether one came since this was last looked at.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
-/// What is said when the runs do not come to a stop in time.
+/// A function that speaks when the runs do not come to a stop in time.
 type LastWords = Box<dyn FnOnce(Signal) + Send>;
 static LAST_WORDS: Mutex<Option<LastWords>> = Mutex::new(None);
 
-/// What ended a program before its work was done.
+/// The signal that ended a program before its work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
 
@@ -109,7 +109,7 @@ fn ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// What to say when a signal came and its time is up; the process ends then, whatever it does.
+/// Sets the function that speaks when a signal came and its time is up. The process ends then, whatever it does.
 pub fn at_the_latest(words: impl FnOnce(Signal) + Send + 'static) {
     *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }

@@ -222,7 +222,7 @@ impl Told<'_> {
 fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> {
     let mut report = job.report();
     let bar = told.progress.begin(format!("{} seed {}", report.model, report.seed), report.steps);
-    // Whatever this run does, the others go on.
+    // A failure of this run leaves the others going.
     let outcome = contained(|| train_to_end(job, spare, cores, &bar, &mut report, told));
     bar.finish_and_clear();
     match outcome {
@@ -240,7 +240,7 @@ fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> 
     Some(report)
 }
 
-/// What came of a run, in a few words.
+/// The outcome of a run, in a few words.
 pub(super) fn said(report: &RunReport) -> String {
     let score = report.scores.get(BITS).unwrap_or(&report.accuracy);
     match (&report.error, score.first()) {

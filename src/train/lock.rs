@@ -60,7 +60,7 @@ impl Lock {
                 let what = format!("another process{who} is at work in it; wait for it, or stop it");
                 return Err(Error::format(dir, what));
             }
-            // Whoever had it before may have removed it in between.
+            // The process that held the lock before may have removed the file in between.
             if is(&file, &path) {
                 return Ok(Lock { file, path, dir: File::open(dir).ok(), alone: false });
             }

@@ -57,7 +57,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// What came of a part of a batch.
+/// The results of a part of a batch.
 struct Part {
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
@@ -73,7 +73,7 @@ pub struct MicroBatches {
     cores: Cores,
 }
 
-/// What a thread that panicked has locked is not used again: the panic comes out of the scope.
+/// The data behind a lock. After a panic of its holder nobody reads them, as the panic comes out of the scope.
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }

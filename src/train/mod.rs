@@ -65,7 +65,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a step tells about itself.
+/// The measurements of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Which step it was, counted from 1.
@@ -205,7 +205,7 @@ pub struct Trainer {
     adam: Adam,
     /// The parts of a batch, if it is computed in more than one.
     micro_batches: Option<MicroBatches>,
-    /// What a device needs besides, if this runs on one.
+    /// Buffers of a step on a device, where this runs on one.
     on_device: Option<OnDevice>,
     /// Which parts of the flat parameters decay.
     windows: Vec<Window>,

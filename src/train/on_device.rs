@@ -1,5 +1,5 @@
-//! What a training step on a device needs in places that stay where they are, so that the whole step can be recorded
-//! once as a CUDA graph and then be asked for in one call.
+//! Buffers of a training step on a device that stay where they are, so that the whole step can be recorded once as a
+//! CUDA graph and then be launched in one call.
 //!
 //! A step copies its batch and the numbers of the update from pinned memory, computes the gradient, judges it, updates
 //! the parameters if loss and gradient are finite, and copies back what the host wants to know. Nothing in it waits for

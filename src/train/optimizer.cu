@@ -39,7 +39,7 @@ extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, 
     told[3] = l - l == 0 && norm - norm == 0;
 }
 
-// What SplitMix64 makes of number n behind `key`, as a whole number below 2^53.
+// SplitMix64 of number n behind `key`, as a whole number below 2^53.
 __device__ inline double split_mix(u64 key, u64 n) {
     u64 z = key + (n + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

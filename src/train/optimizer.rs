@@ -104,7 +104,7 @@ impl Adam {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
     }
 
-    /// What [`OnDevice`](super::on_device::OnDevice) needs to know for the update after this one: of the step, at
+    /// The numbers that [`OnDevice`](super::on_device::OnDevice) needs for the next update: of the step, at
     /// learning rate `lr`, with gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
@@ -116,7 +116,7 @@ impl Adam {
     fn numbers(&self, lr: f64, lambda: f64) -> Update<f64> {
         let AdamConfig { rule, betas: [beta1, beta2], eps, .. } = self.config;
         let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
-        // One that rounds to 0 would make 0 / 0 of a gradient that is always 0.
+        // An eps that rounds to 0 would make 0 / 0 of a gradient that is always 0.
         let least = if self.m.dtype() == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
         let eps = if eps > 0.0 { eps.max(least) } else { eps };
         let (l2, shrink) = match rule {
@@ -273,7 +273,7 @@ impl Noise {
     }
 }
 
-/// What SplitMix64 makes of its counter.
+/// SplitMix64's function of its counter.
 fn split_mix(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -295,7 +295,7 @@ pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
     })
 }
 
-/// What clipping multiplies a gradient of this norm by.
+/// The factor by which clipping scales a gradient of this norm.
 fn factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 { max / (norm + 1e-6) } else { 1.0 }
 }
@@ -306,8 +306,8 @@ fn norm<T: Real>(g: &[T]) -> f64 {
     if plain.is_finite() { plain } else { sum_of_squares(g, DOWN).sqrt() / DOWN }
 }
 
-/// What scales them: the square of the largest number is then 2^848, and that of the least that is summed with it no
-/// loss.
+/// The scale of numbers whose squares would overflow: the largest square is then 2^848, and no square that counts beside
+/// it is lost.
 const DOWN: f64 = f64::from_bits((1023 - 600) << 52);
 
 /// Σ (scale g)² in double precision, in eight partial sums that do not wait for each other.

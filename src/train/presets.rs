@@ -115,7 +115,7 @@ pub(crate) fn read_run(path: &Path) -> Result<Table> {
 /// The same of a table: before batches were in parts by default, they were in one, and nothing is said of it;
 /// and some keys had other names.
 pub(crate) fn of_run(mut table: Table) -> Table {
-    // Whoever has written both names in there is told when the configuration is read.
+    // A file that has both names is refused when the configuration is read.
     let _ = rename(&mut table);
     table.entry("micro_batches").or_insert(Value::Integer(1));
     table
@@ -125,7 +125,7 @@ pub(crate) fn of_run(mut table: Table) -> Table {
 pub(super) struct OldName {
     pub old: &'static str,
     pub new: &'static str,
-    /// What it is.
+    /// A line that describes the preset.
     pub what: &'static str,
 }
 

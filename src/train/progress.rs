@@ -1,5 +1,5 @@
-//! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is
-//! finished, and one every half minute. Nothing is said there in the first half minute; what it had to say comes then.
+//! Messages about runs under way, on standard error: bars on a terminal; elsewhere a line for each finished run, and a
+//! line every half minute. There the first half minute is silent, and its lines come at its end.
 
 use crate::error::printable;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,7 +40,7 @@ struct State {
     narrow: bool,
     /// Lines of runs that finished before anything was to be said.
     held: Vec<String>,
-    /// What the run that spoke last said of itself.
+    /// The last message of the run that spoke last.
     last: String,
     /// When the last line was said.
     said: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What a run leaves behind, such that a process killed at any moment loses nothing that was complete.
+//! The files that a run leaves behind, written such that a process killed at any moment loses nothing that was complete.
 //!
 //! ```text
 //! DIR/config.toml                     the whole configuration; `--config` reads it back
@@ -41,19 +41,19 @@ use std::{
 
 /// The configuration.
 pub const CONFIG: &str = "config.toml";
-/// What a sweep asks for, above the directories of its points.
+/// The file of a sweep, above the directories of its points.
 pub const SWEEP: &str = "sweep.toml";
 const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
 /// Which builds on which processors trained here.
 pub const MADE_BY: &str = "made_by.txt";
-/// What one run tells as it goes.
+/// The measurements of one run as it goes.
 pub const METRICS: &str = "metrics.jsonl";
 /// The final weights of one run.
 pub const WEIGHTS: &str = "weights.safetensors";
 /// Where one run stands.
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
-/// What came of one run.
+/// The outcome of one run.
 pub const RESULT: &str = "result.json";
 
 /// The files of an experiment that appear whole or not at all.

@@ -61,7 +61,7 @@ impl Stand {
 pub struct Standing {
     runs: Mutex<Vec<(String, Stand)>>,
     writing: AtomicUsize,
-    /// What finished runs have lost.
+    /// Errors by which finished runs lost a file.
     lost: Mutex<Vec<Error>>,
 }
 
@@ -112,7 +112,7 @@ impl Standing {
         }
     }
 
-    /// What came of those that are finished.
+    /// The reports of the finished runs.
     pub fn finished(&self) -> Vec<RunReport> {
         let report = |stand: &Stand| if let Stand::Finished(report) = stand { Some((**report).clone()) } else { None };
         self.runs().iter().filter_map(|run| report(&run.1)).collect()
@@ -123,7 +123,7 @@ impl Standing {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What finished runs have lost, once.
+    /// The errors by which finished runs lost a file, each given once.
     pub fn take_lost(&self) -> Vec<Error> {
         mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }

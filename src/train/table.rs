@@ -8,7 +8,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// What is said below numbers of which one reads 1.000.
+/// The line below a table in which a number reads 1.000.
 pub(crate) const PERFECT: &str = "Only what is perfect reads 1.000.";
 
 /// The reports as one JSON object: `{"runs": [..]}`.
@@ -23,7 +23,7 @@ pub fn json(reports: &[RunReport]) -> Result<String> {
     serde_json::to_string_pretty(&Runs { runs: reports }).map(|s| s + "\n").map_err(|e| Error::Config(e.to_string()))
 }
 
-/// What the seeds of one model have in common.
+/// The results of one model over its seeds.
 struct Row<'a> {
     model: &'a str,
     runs: Vec<&'a RunReport>,
@@ -82,7 +82,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
     for (i, score) in first.into_iter().chain([None]).chain(rest).enumerate() {
         let blocks: Vec<&[Len]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
         for (j, lens) in blocks.iter().enumerate() {
-            // What the numbers are needs no word where they all are accuracies.
+            // Where all numbers are accuracies, the corner need not say so.
             let corner = score.map_or(if scores.is_empty() { "model" } else { "accuracy" }, |s| s.as_str());
             let costs = if i + j == 0 && beside { &COSTS[..] } else { &[] };
             let block = block(&rows, corner, score.map(|s| s.as_str()), lens, costs, name, column);
@@ -107,7 +107,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
     text
 }
 
-/// What the last three columns are, each of this width.
+/// The last three columns, each of this width.
 const COSTS: [&str; 3] = ["params", "steps/s", "wall s"];
 const COST: usize = 9;
 
@@ -150,7 +150,7 @@ fn block(
     text
 }
 
-/// What was run, in one line.
+/// The experiment in one line.
 fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let device = reports.first().map_or(cfg.device.to_string(), |r| r.device.clone());
     let seeds = if cfg.seeds == 1 { format!("seed {}", cfg.seed) } else { format!("{} seeds (± std)", cfg.seeds) };

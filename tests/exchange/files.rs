@@ -1,4 +1,4 @@
-//! What a file must have to be taken, and what is said of one that has not.
+//! The conditions on a file to be taken, and the errors of files that do not meet them.
 
 use super::*;
 use crate::texts::contains;
@@ -123,7 +123,7 @@ fn layers_are_found_by_their_numbers_and_taken_in_the_order_that_is_asked() {
             let data = bytemuck::cast_slice(&data).to_vec();
             stack.insert(name.replace("layers.0.", &format!("model.layers.{layer}.attn.")), (dtype, dims, data));
         }
-        // What stands around a layer is not its own.
+        // Tensors around a layer are not its own.
         stack.insert(format!("model.layers.{layer}.mlp.gate_proj.weight"), (Dtype::F64, vec![1], vec![0; 8]));
     }
     let place = Place::new();

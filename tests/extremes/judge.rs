@@ -176,7 +176,7 @@ fn run_rounded(
         let mut all: Vec<Found> = named.map(|(y, o)| Found::of(o.0.clone(), &y.value())).collect();
         if let Some(seed) = seed {
             let mut g = Gen::new(seed);
-            // What is infinite has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a
+            // An infinite value has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a
             // recurrence knows which of them came first.
             let cotangent = |y: &Var| {
                 let ct = g.tensor(y.shape(), |g| f64::from(g.gauss() as f32)).to_f64();

@@ -70,7 +70,7 @@ const OF_EXPONENTS: [&str; 4] = ["Softmax", "CausalSoftmax", "Logsumexp", "Wrap"
 
 /// An op, and inputs for it.
 struct Case {
-    /// What is special about the inputs.
+    /// The special property of the inputs.
     what: String,
     inputs: Vec<Tensor>,
     /// Whether an index is not there.

@@ -301,7 +301,7 @@ fn a_gate_that_shuts_with_nothing_to_write_keeps_the_weights() {
     }
 }
 
-/// What later gates change is small beside the state, and has its digits: it is no difference of sums that are as large
+/// The effect of later gates is small beside the state, and has its digits: it is no difference of sums that are as large
 /// as the state. (That of the recurrent form is one.)
 #[test]
 fn a_gradient_that_is_small_beside_the_state_has_its_digits() {

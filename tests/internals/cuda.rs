@@ -109,7 +109,7 @@ fn kernels_are_compiled_for_what_the_device_runs() {
     assert_eq!(target(90).unwrap(), "sm_90");
     // Machine code for 8.6 runs on 8.7, not that for 8.9.
     assert_eq!(target(87).unwrap(), "sm_86");
-    // What NVRTC does not know gets text.
+    // A device that NVRTC does not know gets text.
     assert_eq!(target(130).unwrap(), "compute_120");
     assert_eq!(target(110).unwrap(), "compute_100");
     let old = target(70).unwrap_err();

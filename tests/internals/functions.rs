@@ -143,7 +143,7 @@ fn extremes_saturate_and_nan_stays() {
         assert!((0.0..=2.5e-38).contains(&y), "{y:e}");
     }
     for f in [m32::exp, m32::decay, m32::exp2, m32::sigmoid, m32::tanh, m32::softplus] {
-        // Those of arithmetic.
+        // The NaN of arithmetic.
         for bits in [0x7fc00000, 0xffc00000] {
             assert!(f(f32::from_bits(bits)).is_nan(), "{bits:x}");
         }

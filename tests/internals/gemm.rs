@@ -127,7 +127,7 @@ fn sums_in_order(level: Level) {
     }
 }
 
-/// Whatever the distances between rows are: the sizes that kernels rely on are those that there are.
+/// With any distance between rows: the sizes that kernels rely on are the true ones.
 #[test]
 #[should_panic(expected = "too short")]
 fn a_matrix_larger_than_any_memory_is_none() {

@@ -11,7 +11,7 @@ pub fn program(name: &str) -> Command {
     command
 }
 
-/// What an error says of a key of the configuration where this command line sets it by a flag: `train_len 7` is then
+/// An error's text about a key of the configuration where this command line sets it by a flag: `train_len 7` is then
 /// `--train-len 7`.
 pub fn as_typed(line: &str, words: &str) -> String {
     let (key, rest) = words.split_at(words.find([' ', ':']).unwrap_or(words.len()));
@@ -23,7 +23,7 @@ pub fn as_typed(line: &str, words: &str) -> String {
 /// A directory of a test's own, in which programs run.
 pub struct Place(pub tempfile::TempDir);
 
-/// What came of a program.
+/// The outcome of a program.
 pub struct Ran {
     pub status: Option<i32>,
     pub stdout: String,

@@ -73,7 +73,7 @@ proptest! {
         prop_assert!((0..n).all(|a| (0..a).all(|b| !alike(&minimal, a, b, n))), "{:?} of {:?}", minimal, edges);
     }
 
-    /// What is said of a sequence is what its automaton allows: the same after the same string, of a few letters, each
+    /// The targets of a sequence are the letters that its automaton allows: the same after the same string, of a few letters, each
     /// equally likely, and those that come are among them.
     #[test]
     fn the_truth_belongs_to_the_sequences(
@@ -221,7 +221,7 @@ fn who_knows_the_automaton_is_always_right() {
     assert!(accuracy == 1.0 && (0.2..0.5).contains(&distance), "{accuracy}, {distance}");
 }
 
-/// What the strings so far tell is much more than nothing, and more of it the more there are.
+/// The strings so far tell much about the automaton, and more the more there are.
 #[test]
 fn n_grams_of_the_strings_so_far_beat_guessing() {
     let task = Icll { evaluates: true, ..Icll::default() };

@@ -442,7 +442,7 @@ fn groups_have_their_sizes_and_names() {
     }
 }
 
-/// What holds of every task in the list, as its preset has it.
+/// The checks of every task in the list, as its preset has it.
 #[test]
 fn every_task_is_what_it_says_it_is() {
     for Named { name, kind, .. } in named() {

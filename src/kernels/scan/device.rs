@@ -30,7 +30,7 @@ impl Pieces {
         Pieces { n, pieces: t.div_ceil(steps).max(1), t, d, steps }
     }
 
-    /// Those of x [B, T, D].
+    /// The pieces of x [B, T, D].
     pub fn of(cu: &Cuda, x: Shape, chunk: usize) -> Pieces {
         let (n, t, d) = x.split(1);
         Pieces::new(cu, n, t, d, chunk)

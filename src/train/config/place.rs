@@ -36,8 +36,7 @@ pub(super) fn explained(e: Error, path: Option<&Path>, flags: &Table) -> Error {
     }
 }
 
-/// What the parser says of a table, in the words of whoever wrote the file, and the key that it is about, if it says
-/// so.
+/// The parser's message about a table in the words of the file, and the key that the message names, if it names one.
 fn meant(what: &str) -> (String, Vec<String>) {
     let (of, mut key, rest) = match what.strip_prefix("per_model.").and_then(|rest| rest.split_once(": ")) {
         Some((name, rest)) => (format!("per_model.{name}: "), vec!["per_model".to_string(), name.to_string()], rest),
@@ -63,7 +62,7 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
         return (format!("{of}{inside} '{name}'{expected}"), key);
     }
-    // What an added task says names the place itself.
+    // The message of an added task names the place itself.
     if inside == "task" && rest.starts_with("the task '") {
         return (format!("{of}{rest}"), key);
     }

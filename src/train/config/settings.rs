@@ -1,4 +1,4 @@
-//! What a file and the flags set, and which of it has no effect: somebody who sets a number expects it to count.
+//! The settings of a file and of flags, and those without effect: somebody who sets a number expects it to count.
 //!
 //! Presets and defaults are not asked, nor is what a file repeats of its preset: a recorded `config.toml` has every
 //! key.
@@ -33,7 +33,7 @@ impl Setting {
         flag(&self.key)
     }
 
-    /// What to say of it, if it is idle; `flags` says whether those who set it wrote `--flags`.
+    /// The warning, if the setting has no effect; `flags` tells whether it was set by a flag.
     pub fn warning(&self, flags: bool) -> Option<String> {
         let is_switch = self.value == "true" || self.key.ends_with("unique_keys");
         let name = if is_switch { self.flag() } else { format!("{} {}", self.flag(), self.value) };
@@ -50,7 +50,7 @@ pub fn flag(key: &str) -> String {
     }
 }
 
-/// What to say of those settings that have no effect in any experiment that has them.
+/// The warnings about settings that have no effect in any experiment that has them.
 pub fn warnings(experiments: &[Vec<Setting>], flags: bool) -> Vec<String> {
     let mut said: Vec<&Setting> = Vec::new();
     for setting in experiments.iter().flatten().filter(|s| s.idle.is_some()) {
@@ -111,7 +111,7 @@ fn leaves(path: &mut Vec<String>, table: &Table, all: &mut Vec<(Vec<String>, Val
         match value {
             Value::Table(inner) => leaves(path, inner, all),
             _ if matches!(path.join(".").as_str(), "preset" | "models" | "task.name") => {}
-            // What is left to us is never wrong.
+            // A choice that is left to us is never wrong.
             _ if value.as_str() == Some("auto") => {}
             _ => all.push((path.clone(), value.clone())),
         }
@@ -176,7 +176,7 @@ const WITH_HEADS: [&str; 27] = [
     "seqboat",
 ];
 
-/// What published models do not read, though the clean mixer does.
+/// Settings that a published model does not read, though the clean mixer does.
 const NOT_PUBLISHED: [(&str, &str); 5] = [
     ("lru", "model.mlp"),
     ("lru", "model.r_min"),

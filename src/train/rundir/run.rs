@@ -29,7 +29,7 @@ use std::{
 /// The files of one run.
 const FILES: [&str; 4] = [METRICS, CHECKPOINT, WEIGHTS, RESULT];
 
-/// What a run that is about to begin finds in its directory.
+/// The state of a run's directory, as a run that is about to begin finds it.
 pub enum Found {
     /// It is finished.
     Finished(Box<RunReport>),
@@ -275,7 +275,7 @@ impl Held {
         Ok(RunFiles { held: self, written })
     }
 
-    /// Whoever wrote the result may have been killed before it could tidy up.
+    /// The process that wrote the result may have been killed before it could tidy up.
     ///
     /// # Errors
     /// When a file cannot be deleted.
@@ -337,7 +337,7 @@ impl RunFiles {
         self.save_snapshot(&Snapshot::of(trainer, self.written, wall)?)
     }
 
-    /// What saves where the run stands, from any thread, as long as it does not go on. See [`Snapshot`].
+    /// A function that saves where the run stands, from any thread, as long as it does not go on. See [`Snapshot`].
     ///
     /// # Errors
     /// When the device fails, or there are too many open files.

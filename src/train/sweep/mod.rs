@@ -75,11 +75,11 @@ pub struct Sweep {
     pub out: PathBuf,
     /// All runs of the grid, each with the index of its point.
     jobs: Vec<(usize, Job)>,
-    /// Those of this shard.
+    /// The points of this shard.
     mine: Vec<usize>,
 }
 
-/// What came of running a sweep.
+/// The outcome of running a sweep.
 pub struct Outcome {
     /// How many runs this shard has.
     pub runs: usize,
@@ -185,7 +185,7 @@ impl Sweep {
         RunDir::create_or_open(&self.out.join(&point.name), &point.cfg)
     }
 
-    /// What is finished of one point, by this process or any other.
+    /// The finished runs of one point, of this process and any other.
     fn reports(&self, point: usize) -> Vec<RunReport> {
         let cfg = &self.plan.points[point].cfg;
         let finished = |job: &Job| match find_of(job.dir.as_deref()?, cfg, &job.name, job.seed) {
@@ -201,7 +201,7 @@ impl Sweep {
         until_settled(|| self.reports(point), |reports| dir.write_reports(cfg, reports)).map(drop)
     }
 
-    /// What is finished of each point.
+    /// The finished runs of each point.
     fn all_reports(&self) -> Vec<Vec<RunReport>> {
         (0..self.plan.points.len()).map(|point| self.reports(point)).collect()
     }

@@ -1,4 +1,4 @@
-//! What a sweep file asks for: an ordinary configuration, and a table `[grid]` whose lists are the axes of a grid.
+//! A sweep file: an ordinary configuration, and a table `[grid]` whose lists are the axes of a grid.
 //!
 //! ```toml
 //! preset = "default"             # what holds at every point
@@ -39,7 +39,7 @@ pub struct Plan {
     pub axes: Vec<String>,
     /// The points in order, the last axis moving fastest.
     pub points: Vec<Point>,
-    /// What the file sets without effect.
+    /// Warnings about settings of the file without effect.
     pub warnings: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ fn at(path: &Path, key: &[String]) -> String {
     config::line(path, key).map_or(String::new(), |line| format!("line {line}: "))
 }
 
-/// What is wrong at a point of the grid, with the file and the line: that of the key, or of the axis that sets it.
+/// The error of a point of the grid, with the file and the line of the key, or of the axis that sets it.
 fn at_point(e: Error, path: &Path, point: &str, setters: &[(String, Vec<String>)]) -> Error {
     match e {
         Error::Format { path, what } => {

@@ -1,4 +1,4 @@
-//! What came of a sweep: one row for each point of the grid and model, the mean and the spread over its seeds.
+//! The results of a sweep: a row for each point of the grid and model, with the mean and the spread over its seeds.
 
 use super::Plan;
 use crate::{
@@ -40,7 +40,7 @@ pub struct Row {
     pub values: Vec<String>,
     /// The mixer, or the name of a variant of it.
     pub model: String,
-    /// What was learned: only scores of one task can be compared.
+    /// The task: only scores of one task can be compared.
     pub task: Tasks,
     /// The runs that came to their end.
     pub runs: Vec<RunReport>,
@@ -293,7 +293,7 @@ impl Summary {
 }
 
 impl Row {
-    /// What a row begins with, for a terminal: values are what a file says.
+    /// The first cells of a row, safe for a terminal, as the values come from a file.
     fn labels(&self) -> Vec<String> {
         let failed = if self.failed.is_empty() { String::new() } else { format!(" ({} failed)", self.failed.len()) };
         let seeds = format!("{}{failed}", self.runs.len());
