@@ -36,12 +36,12 @@ function panelOf(place, lib, controls) {
   function open() {
     if (!given) return restart();
     fresh();
+    losses = given.losses;
     lib.load(Uint8Array.from(atob(given.weights), c => c.charCodeAt(0)));
     tellAccuracy(given.accuracy);
     $('.told').textContent = `${model.parameters.toLocaleString('en')} weights, trained for ${steps} steps when this page was made: ${inWords(given.accuracy)}.`;
     draw();
     $('.step').textContent = `${steps} of ${steps}`;
-    $('.loss').textContent = given.loss.toFixed(4);
   }
 
   const inWords = accuracy => accuracy.map(([len, share]) => `${percent(share)} right at length ${len}`).join(', ');

@@ -38,14 +38,15 @@ pub fn trained(mixer: &str) -> Result<String> {
     let cfg: TrainConfig = text.parse()?;
     let cfg = cfg.for_model(mixer)?;
     let mut trainer = Trainer::new(&cfg, cfg.seed)?;
-    let mut loss = f64::NAN;
+    let mut losses = vec![];
     while trainer.steps() < cfg.steps {
-        loss = trainer.step()?.loss;
+        // As many digits as a curve shows.
+        losses.push((1e4 * trainer.step()?.loss).round() / 1e4);
     }
     let accuracy: Vec<(String, f64)> =
         trainer.evaluate()?.0.into_iter().map(|(len, share)| (len.to_string(), share)).collect();
     let weights = trainer.model().to_safetensors(&serde_json::json!({})).map_err(Error::config)?;
-    let about = serde_json::json!({ "loss": loss, "accuracy": accuracy, "weights": STANDARD.encode(weights) });
+    let about = serde_json::json!({ "losses": losses, "accuracy": accuracy, "weights": STANDARD.encode(weights) });
     Ok(format!("'use strict';\n(window.trained ??= {{}}).{mixer} = {about};\n"))
 }
 
