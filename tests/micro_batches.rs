@@ -80,7 +80,10 @@ fn idle_cores_change_no_bit() {
 fn idle_cores_change_no_bit_of_a_split_sequence() {
     for (name, head_dim) in [("gla", 4), ("gla", 20), ("linear_transformer", 4), ("linear_transformer", 20)] {
         let on = |batch: usize, form: &str, idle: usize| {
-            let changes = format!("batch = {batch}\nform = \"{form}\"\n[model]\nhead_dim = {head_dim}");
+            let changes = format!(
+                "models = [\"{name}\"]\nbatch = {batch}\nform = \"{form}\"\n\
+                 [model]\nwidth = 8\nheads = 2\nhead_dim = {head_dim}\nmlp = 8\nstate = 4"
+            );
             let mut trainer = trainer(name, &changes);
             trainer.share(&Cores::idle(idle));
             course(trainer)
