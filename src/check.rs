@@ -315,7 +315,7 @@ impl Case {
         let mut all = vec![];
         for form in self.mixer.forms().into_iter().filter(|&f| f != Form::Recurrent) {
             match form {
-                Form::Chunked(_) | Form::Scan(_) => {
+                Form::Chunked(_) | Form::Split(_) | Form::Scan(_) => {
                     all.extend([1, 4, 1 + g.below(9), 64].map(|steps| form.with_steps(steps)));
                 }
                 form => all.push(form),

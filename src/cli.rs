@@ -212,8 +212,8 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
 struct Machine {
-    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps,
-    /// scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
+    /// How the mixers are computed: recurrent, parallel, chunked, split, scan, fused; chunked:16 in chunks of 16 steps,
+    /// split:2 in 2 parts on idle cores, for long sequences, scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.

@@ -168,6 +168,7 @@ fn every_form_of_a_mixer_can_be_asked_for() {
     for (model, forms) in [
         ("lstm", &["recurrent", "fused"][..]),
         ("delta_net", &["parallel", "chunked", "chunked:3"]),
+        ("gla", &["split", "split:3"]),
         ("lru", &["scan", "scan:3"]),
     ] {
         for form in forms {
@@ -219,6 +220,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--schedule line", &["'line'", "constant, cosine"]);
     refuses("--form quick", &["'quick'", "recurrent"]);
     refuses("--form chunked:0", &["chunked:0"]);
+    refuses("--models gla --form split:0", &["split:0"]);
+    refuses("--models delta_net --form split", &["split", "recurrent, parallel, chunked"]);
     refuses("--form scan:0 --models lru", &["scan:0"]);
     refuses("--models gpt,lstm --form parallel", &["parallel", "lstm", "fused"]);
     refuses("--device cuda", &["cuda", "cpu"]);

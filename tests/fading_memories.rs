@@ -70,7 +70,17 @@ fn steep(g: &mut Gen) -> f64 {
     }
 }
 
-const CHUNKS: [Form; 5] = [Form::Parallel, Form::Chunked(1), Form::Chunked(5), Form::Chunked(16), Form::Chunked(64)];
+/// Two sequences in two parts are whole, in five they are three runs each, and in 90 runs of a step where there are so few.
+const CHUNKS: [Form; 8] = [
+    Form::Parallel,
+    Form::Chunked(1),
+    Form::Chunked(5),
+    Form::Chunked(16),
+    Form::Chunked(64),
+    Form::Split(2),
+    Form::Split(5),
+    Form::Split(90),
+];
 
 fn forms() -> impl Iterator<Item = (Form, &'static str)> {
     CHUNKS.into_iter().flat_map(|form| KERNELS.map(|by| (form, by)))

@@ -181,7 +181,7 @@ fn streaming_equals_the_whole_sequence() {
 
 /// A form that the mixer does not have is refused where it is asked for.
 #[test]
-#[should_panic(expected = "form 'fused': gla has no such form; it has recurrent, parallel, chunked")]
+#[should_panic(expected = "form 'fused': gla has no such form; it has recurrent, parallel, split, chunked")]
 fn a_form_that_is_not_there_is_refused() {
     let model = Model::new(&ModelConfig { mixer: "gla".into(), ..ModelConfig::default() }, 0, DType::F32).unwrap();
     let tape = Tape::default();

@@ -1,5 +1,6 @@
 //! Values: contiguous, row-major tensors of at most five axes, whose element type and device are known at run time.
 
+mod cores;
 mod cuda;
 mod cx;
 mod element;
@@ -11,6 +12,8 @@ mod shape;
 pub mod simd;
 mod transfer;
 
+#[doc(hidden)]
+pub use cores::Cores;
 pub use cuda::{Cuda, CudaTemp};
 pub use cx::Cx;
 pub use element::{Element, Real};

@@ -8,7 +8,6 @@ use super::{
     config::TrainConfig,
     interrupt,
     lock::Lock,
-    micro_batches::Cores,
     outcome::{as_object, as_objects},
     progress::{EVERY, Progress},
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
@@ -19,6 +18,7 @@ use crate::{
     error::{Error, Result, contained},
     models::Model,
     tasks::BITS,
+    tensor::Cores,
 };
 use indicatif::ProgressBar;
 use serde::Serialize;

@@ -50,11 +50,11 @@ use crate::{
     error::{Error, Result},
     models::{Bound, Form, Model},
     tasks::{Batch, IGNORE, Stages, Task},
-    tensor::{DType, Device, Tensor},
+    tensor::{Cores, DType, Device, Tensor},
 };
 use config::{Parts, TrainConfig};
 use data::Data;
-use micro_batches::{Cores, MicroBatches};
+use micro_batches::MicroBatches;
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Noise, Window, clip, windows};
 pub use outcome::{Accuracy, RunReport, Scores};
@@ -324,8 +324,9 @@ impl Trainer {
         self.step
     }
 
-    /// Have parts of a batch computed on cores that are idle, as long as they are.
+    /// Have parts of a batch, or of a kernel's work, computed on cores that are idle, as long as they are.
     pub fn share(&mut self, cores: &Cores) {
+        self.tape.share(cores);
         self.micro_batches.iter_mut().for_each(|parts| parts.share(cores));
     }
 

@@ -101,7 +101,7 @@ impl Machine {
             match form {
                 Form::Recurrent => {}
                 Form::Parallel if quadratic => all.push((form, 125)),
-                Form::Chunked(c) | Form::Scan(c) => {
+                Form::Chunked(c) | Form::Split(c) | Form::Scan(c) => {
                     all.extend([(form, LONG), (form, 777), (form.with_steps(2 * c + 1), LONG)]);
                 }
                 _ => all.extend([(form, LONG), (form, 777)]),
