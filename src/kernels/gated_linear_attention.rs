@@ -54,7 +54,7 @@ pub struct Plan<T> {
     /// Steps to a chunk, at least one; the last chunk may be shorter.
     pub(super) chunk: usize,
     pub(super) scale: T,
-    /// What is added to a denominator, if there is one.
+    /// The number added to a denominator, if there is one.
     pub(super) eps: Option<T>,
     /// Gates of a step: none, one, or K.
     pub(super) gates: usize,
@@ -98,7 +98,7 @@ struct Results<'a, T> {
     states: Option<&'a mut [T]>,
 }
 
-/// What the forward pass computed, and the cotangents of its results.
+/// The results of the forward pass, and their cotangents.
 struct Outputs<'a, T> {
     o: &'a [T],
     den: Option<&'a [T]>,
