@@ -1,4 +1,4 @@
-//! What the form `split` buys on one long sequence: the op and whole training steps beside `chunked`, by the clock.
+//! The gain of the form `split` on one long sequence: the op and whole training steps beside `chunked`, by the clock.
 //!
 //! ```text
 //! cargo run --release --example lasp [T] > times.md        65536 if absent

@@ -75,7 +75,7 @@ fn idle_cores_change_no_bit() {
     }
 }
 
-/// What the form `split` computes depends on its number of parts; where each is a sequence, not on that either.
+/// The form `split` depends on its number of parts; where each part is a sequence, its bits do not.
 #[test]
 fn idle_cores_change_no_bit_of_a_split_sequence() {
     for (name, head_dim) in [("gla", 4), ("gla", 20), ("linear_transformer", 4), ("linear_transformer", 20)] {

@@ -179,7 +179,7 @@ fn inputs<'a, O: Memory, T: Real>(x: &'a In) -> Inputs<'a, T> {
     Inputs { q: at(0), k: at(1), v: at(2), g, s0: at(s), z0: (x.len() > s + 1).then(|| at(s + 1)) }
 }
 
-/// What the forward pass writes, with the saved states or without, and the values behind.
+/// The results of the forward pass, with the saved states or without, and the values behind.
 fn results<'a, T: Real>(norm: bool, states: bool, y: &'a mut [Value]) -> Option<(Results<'a, T>, &'a mut [Value])> {
     let [o, s, rest @ ..] = y else { return None };
     let mut y = Results { o: o.host_mut(), s: s.host_mut(), z: None, den: None, states: None };
