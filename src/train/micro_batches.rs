@@ -28,17 +28,17 @@ use std::{
 pub struct Cores(Arc<AtomicUsize>);
 
 impl Cores {
-    /// So many without a run.
+    /// A count of `n` cores without a run.
     pub fn idle(n: usize) -> Cores {
         Cores(Arc::new(AtomicUsize::new(n)))
     }
 
-    /// One more: its last run is done.
+    /// One more core is idle: its last run is done.
     pub fn free(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As many as there are, up to `most`, until what is returned is dropped.
+    /// As many idle cores as there are, up to `most`, until the loan is dropped.
     fn borrow(&self, most: usize) -> Borrowed<'_> {
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |idle| Some(idle - idle.min(most)));
         Borrowed { cores: self, n: taken.unwrap_or_else(|idle| idle).min(most) }
@@ -57,7 +57,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// What came of a part of a batch.
+/// The result of a part of a batch.
 struct Part {
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
@@ -73,13 +73,13 @@ pub struct MicroBatches {
     cores: Cores,
 }
 
-/// What a thread that panicked has locked is not used again: the panic comes out of the scope.
+/// A lock, even if a thread panicked with it: that panic comes out of the scope, so the value is not used again.
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MicroBatches {
-    /// As many as [`TrainConfig::parts`], for a flat gradient like this one.
+    /// As many parts as [`TrainConfig::parts`], for a flat gradient like this one.
     ///
     /// # Errors
     /// When a tape cannot be had.
@@ -126,7 +126,7 @@ impl MicroBatches {
             for helper in helpers {
                 match helper.join() {
                     Ok(Ok(())) => {}
-                    // This thread's run says so.
+                    // The run of this thread reports it.
                     Ok(Err(no_memory)) => panic!("{no_memory}"),
                     Err(panic) => resume_unwind(panic),
                 }
