@@ -338,7 +338,7 @@ impl RunFiles {
         self.save_snapshot(&Snapshot::of(trainer, self.written, wall)?)
     }
 
-    /// A [`Save`] that saves the state of the run from any thread, as long as the run does not go on. See [`Snapshot`].
+    /// A function that saves the state of the run from any thread, as long as the run does not go on. See [`Snapshot`].
     ///
     /// # Errors
     /// When the device fails, or there are too many open files.
