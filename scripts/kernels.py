@@ -11,7 +11,7 @@ from cells import FURTHER, MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert, table
 
 STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
-# What is not of one op: its switch in a configuration, or in the environment.
+# Kernels that belong to no single op: the switch of each in a configuration, or in the environment.
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
     "all SIMD (plain loops instead)": ({}, {"TAPEZOO_SIMD": "plain"}),

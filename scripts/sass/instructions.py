@@ -118,7 +118,7 @@ class Instructions(Operands):
         d, (carry, rest) = self.put(args[0]), self.flags_behind(args[1:])
         x, y = self.number(rest[0]), self.wide(rest[1])
         if "HI" not in flags:
-            # What is subtracted is shifted first: it is carried for 0 too, as in `wide`.
+            # A subtrahend is shifted first: it is carried for 0 too, as in `wide`.
             minus, by = rest[0][0] == "-", U32(int(rest[2], 16))
             x, rest = self.number(rest[0].lstrip("-")), rest[3:]
             shifted = lambda: x() << by
