@@ -61,7 +61,7 @@ def python():
 
 class Competitor:
     def __init__(self, name, program, said, request, steps=1):
-        """`steps`: so many a call, so that it takes multiples of them."""
+        """`steps`: the steps of a call; the competitor takes multiples of them."""
         self.name, self.way, self.program, self.samples = name, said, program, []
         self.unit = self.steps = steps
         self.off = program.ask(**request).get("off")
@@ -104,7 +104,7 @@ def of_torch(python, name, ways, c, path, options):
 
 
 def cell(python, mixer, size, options, directory):
-    """The times of all on a model at a size."""
+    """The times of all competitors on a model at a size."""
     c, path = sizes(mixer, size), os.path.join(directory, "weights.safetensors")
     ours = Program("target/release/examples/step_time", **MALLOC)
     ours.ask(check=path, config=toml(c, dtype="f32"))

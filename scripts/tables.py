@@ -1,4 +1,4 @@
-"""What stands in the documents and comes from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
+"""The parts of the documents that come from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
 
 A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took. An entry says how its part of a
 document is written from the results of its runs. To add one: a line in each, and in the document the marks

@@ -293,7 +293,7 @@ pub fn parts(config: &str) -> Option<usize> {
     table.get("micro_batches")?.as_integer()?.try_into().ok()
 }
 
-/// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
+/// The metadata of a checkpoint, without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
     let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))
