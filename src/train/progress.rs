@@ -155,7 +155,7 @@ impl Progress {
             (line(state), self.left(state))
         };
         let left = left.map_or(String::new(), |left| format!("; about {left} left"));
-        // Nobody may be there to read it.
+        // A failure is ignored: there may be no reader.
         let _ = writeln!(io::stderr(), "{}{left}", printable(&line));
     }
 
