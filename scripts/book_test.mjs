@@ -162,7 +162,7 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
     await stop.locator('summary').click();
     assert.ok(await stop.locator('details p').isVisible());
   }
-  // What the texts say of orders: five c, and as many sc as it takes.
+  // The text about orders is right: five times c, and as many times sc as it takes.
   const told = async tokens => { await stops[6].locator('input[type=text]').fill(tokens); return stops[6].locator('.now').innerText(); };
   assert.match(await told('ccccc'), /as at first/);
   assert.deepEqual(bad, []);

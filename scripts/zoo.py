@@ -95,7 +95,7 @@ def run(task, args):
 
 
 def kept(path):
-    """Of the runs in a directory what the tables need: a line a run, its accuracy at each length."""
+    """The text that the tables need of the runs in a directory: a line a run, with its accuracy at each length."""
     with open(path / "config.toml", "rb") as f:
         config = tomllib.load(f)
     results, lengths = Results(path), config["eval_lens"]
@@ -108,7 +108,7 @@ def kept(path):
 
 
 def chosen(runs):
-    """The rate of each model, of the runs of each rate: that of the highest mean accuracy; of two that are equal the lower one."""
+    """The learning rate of each model, from the runs at each rate: the one with the highest mean accuracy; of equals the lower."""
     best = {}
     for rate in sorted(runs):
         for run in runs[rate]:
@@ -119,10 +119,10 @@ def chosen(runs):
 
 
 class Learned:
-    """What the models of one task learned."""
+    """The results of the models on one task."""
 
     def __init__(self, text, theory, groups, models):
-        """Of the text of a file of docs/zoo_results/."""
+        """Read the text of a file of docs/zoo_results/."""
         head, names, *lines = text.splitlines()
         self.models, self.lengths, self.title, self.why = models, names.split("\t")[3:], theory["title"], theory["why"]
         self.build, self.says = head.removeprefix("# "), verdicts(theory, groups, models)
@@ -135,7 +135,7 @@ class Learned:
         return [run[length] for run in self.runs[model]]
 
     def median(self, model, length=None):
-        """At the longest length, if it is not given."""
+        """The median over the seeds, at the longest length if none is given."""
         return statistics.median(self.values(model, length or self.lengths[-1]))
 
     def does(self, model):
@@ -150,7 +150,7 @@ class Learned:
         return [m for m in self.models if self.says[m] == known and self.does(m) == does]
 
     def names(self, models):
-        """With the median of each, the highest first."""
+        """The names of models with the median of each, the highest first."""
         return ", ".join(f"{shown(m)} {score(self.median(m))}" for m in sorted(models, key=self.median, reverse=True))
 
     def detail(self):
@@ -180,21 +180,21 @@ def page():
 
 
 def below(task, models):
-    """How far those come that do not solve a task."""
+    """How close the models come that do not solve a task: the best of them, and how many learned it at the shortest length."""
     short = task.lengths[0]
     learned = sum(task.median(m, short) >= DOES for m in models)
     return f"{len(models)}, the best of them {task.names([max(models, key=task.median)])}; {learned} of them have {DOES} and more at {short}"
 
 
 def read_theory():
-    """Of zoo_theory.toml: the tasks, the groups of models, the sizes of states."""
+    """The tasks, the groups of models and the sizes of states of zoo_theory.toml."""
     theory = tomllib.loads((ROOT / "scripts" / "zoo_theory.toml").read_text())
     groups, state = theory.pop("groups"), theory.pop("state")
     return theory, groups, state
 
 
 def verdicts(theory, groups, models):
-    """can, cannot or nothing, of each model."""
+    """{model: 'can', 'cannot' or None}"""
     listed = {}
     for word in ("can", "cannot"):
         for name in theory[word]:
@@ -220,7 +220,7 @@ def shown(model):
 
 
 def check():
-    """What reproduce.sh --check finds wrong here: the theory is of the models and tasks that there are, and the rules hold."""
+    """The check of reproduce.sh --check: the theory names only models and tasks that exist, and its rules hold."""
     wrong = []
 
     def same(what, found, expected):

@@ -70,7 +70,7 @@ fn each_mixer_has_its_page_and_every_link_leads_somewhere() {
     }
 }
 
-/// With as much of a library as is taken, the site is below what it may be.
+/// The site, with the part of the library that it embeds, is below its limit of bytes.
 #[test]
 fn the_pages_are_small_and_the_library_is_in_the_site_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -318,7 +318,7 @@ fn a_mark_names_an_equation_by_its_number_or_its_beginning() {
     assert_eq!(linked(models::source("lstm").unwrap(), 4), "let c = f * c + i * g; // (5)");
 }
 
-/// The op that a page names is the op that the mixer's model runs.
+/// The op that a page names for a mixer is the op that its model runs.
 #[test]
 fn the_op_of_a_page_is_the_one_that_the_mixer_runs() {
     for name in models::names() {
@@ -373,7 +373,7 @@ fn the_shapes_beside_the_equations_are_those_of_a_run() {
             let Some((_, shape)) = shapes.iter().find(|one| one.0 == quantity.symbol) else { continue };
             let Some(series) = trace.layers[0].get(quantity.name) else { continue };
             let letters: Vec<&str> = shape.trim_matches(['[', ']']).split(", ").collect();
-            // A view has the query once for each memory, and of two weights the one that counts.
+            // A view shows the query once for each memory, and of two weights the one that counts.
             if matches!((name, quantity.symbol), ("mom", "q" | "o") | ("seqboat", "π")) {
                 continue;
             }
@@ -408,7 +408,7 @@ fn the_program_writes_the_site_and_says_what_it_lacks() {
     let written = book(&["--out", out, "--library", library.to_str().unwrap()]);
     assert!(written.0 == Some(0) && written.1.contains("index.html"), "{written:?}");
     assert!(Path::new(out).join("engine.js").is_file());
-    // The same again gives the same bytes.
+    // A second build gives the same bytes.
     let first = std::fs::read(Path::new(out).join("lstm.html")).unwrap();
     book(&["--out", out, "--library", library.to_str().unwrap()]);
     assert_eq!(std::fs::read(Path::new(out).join("lstm.html")).unwrap(), first);

@@ -30,7 +30,7 @@ fn parity(flags: &str) -> Ran {
     }
 }
 
-/// It must stop with status 2 before any work, with one error that contains all `words`, and without a panic.
+/// Assert that it stops with status 2 before any work, with one error that contains all `words`, and without a panic.
 #[track_caller]
 fn refuses(flags: &str, words: &[&str]) {
     let ran = parity(flags);
@@ -114,7 +114,7 @@ fn the_family_tree_has_every_mixer_once() {
     let described = |name: &&str| tapezoo::models::about(name).is_some_and(|a| a.family != Family::Others);
     let described = tapezoo::models::names().into_iter().filter(described).count();
     assert_eq!(dots, described + Family::ALL.len(), "a dot each");
-    // On a terminal it is text.
+    // On a terminal the output is text.
     for columns in [80, 40] {
         let text = tapezoo::report::tree::text(columns);
         assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns} columns:\n{text}");
@@ -349,7 +349,7 @@ fn the_table_names_the_least_and_the_most_steps_and_a_flag_is_for_all() {
 
 #[test]
 fn help_teaches() {
-    // At a glance, and what it fits in.
+    // The short help, and the size that it fits in.
     let glance = parity("-h").stdout;
     assert!(glance.lines().count() <= 42, "{glance}");
     for word in ["--num-ones", "--models", "--out", "tapezoo parity --models", "--help explains"] {

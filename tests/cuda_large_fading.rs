@@ -52,7 +52,7 @@ const SIZES: [([usize; 5], usize); 10] = [
     ([1, 70, 1, 130, 3], 64),
     ([1, 40, 2, 36, 5], 32),
     ([1, 20, 1, 18, 20], 16),
-    // Heads enough for blocks that go along them.
+    // Enough heads for blocks that go along them.
     ([1, 40, 64, 5, 33], 32),
     ([1, 70, 1, 5, 3], 100),
     ([1, 0, 2, 4, 3], 8),
@@ -83,7 +83,7 @@ fn keys_of_their_own_erase_in_several_chunks() {
     }
 }
 
-/// Later inputs change no bit of earlier outputs.
+/// A change at a later step changes no bit of an earlier output.
 #[test]
 fn what_comes_later_reaches_nothing_before() {
     let Some(device) = device() else { return };

@@ -1,4 +1,4 @@
-//! The two memories that most mixers are, in parallel and in chunks, beside their recurrence.
+//! The two memories that most mixers use, in parallel and in chunks, beside their recurrence.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ proptest! {
         }
     }
 
-    /// Later inputs change no bit of earlier outputs.
+    /// A change at a later step changes no bit of an earlier output.
     #[test]
     fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2usize..40, erases in any::<bool>(), wide in any::<bool>()) {
         let g = &mut Gen::new(seed);

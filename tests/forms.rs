@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// The faults that a mixer can have.
+/// A fault of a mixer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     ForgetsItsState,
@@ -212,7 +212,7 @@ fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tole
     }
 }
 
-/// The n-gram read-out by its definition, in plain loops: what stood behind each earlier place with the same n tokens.
+/// The n-gram read-out by its definition, in plain loops: the states behind each earlier place with the same n tokens.
 fn followed(ids: &[i32], h: &[f64], d: usize, n: usize) -> Vec<f64> {
     let mut o = vec![0.0; h.len()];
     for t in 0..ids.len() {
@@ -241,7 +241,7 @@ proptest! {
         };
         let want = rows(&h);
         let past = g.below(s);
-        // The last is not read by any.
+        // The last state is not read by any.
         (0..d).for_each(|c| h[(s - 1) * d + c] = f64::NAN);
         for (form, dtype) in [(Form::Recurrent, DType::F64), (Form::Parallel, DType::F64), (Form::Parallel, DType::F32)] {
             let tape = Tape::default();

@@ -35,13 +35,13 @@ pub struct MicroBatches {
     cores: Cores,
 }
 
-/// The data behind a lock. After a panic of its holder nobody reads them, as the panic comes out of the scope.
+/// A lock, even if a thread panicked with it: that panic comes out of the scope, so the value is not used again.
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MicroBatches {
-    /// As many as [`TrainConfig::parts`], for a flat gradient like this one.
+    /// As many parts as [`TrainConfig::parts`], for a flat gradient like this one.
     ///
     /// # Errors
     /// When a tape cannot be had.

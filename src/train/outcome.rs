@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt};
 /// Accuracy over all positions, at each length.
 pub type Accuracy = Vec<(Len, f64)>;
 
-/// The further metrics of a task ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
+/// The other scores of a task ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
 pub type Scores = BTreeMap<String, Accuracy>;
 
 /// The outcome of one run.
