@@ -31,7 +31,7 @@ fn inputs(g: &mut Gen, [b, t, h, k, v]: [usize; 5], gates: usize, gate: fn(&mut 
 }
 
 fn adding(chunk: usize) -> Box<dyn Op> {
-    Box::new(GatedLinearAttention { chunk, scale: 0.7 })
+    Box::new(GatedLinearAttention { chunk, parts: 1, scale: 0.7 })
 }
 
 /// q, k, v, keys to erase by, the first state and, if wanted, gates.

@@ -146,7 +146,7 @@ fn linear_attention_of_several_chunks() {
         if normalize.is_some() {
             x.push(g.range([b, h, k], 0.1, 2.0));
         }
-        let op = || Box::new(LinearAttention { chunk, scale: 0.3, normalize }) as Box<dyn Op>;
+        let op = || Box::new(LinearAttention { chunk, parts: 1, scale: 0.3, normalize }) as Box<dyn Op>;
         follows(&format!("linear attention {b} {t} {h} {k} {v} {chunk}"), &op, &x, 2);
     }
 }

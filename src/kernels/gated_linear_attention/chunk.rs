@@ -179,7 +179,7 @@ pub fn first_cotangent<T: Math>(cpu: &Cpu, p: &Plan<T>, x: &Inputs<T>, y: &Outpu
         u.decay.load(p.gates(), x.g, at, 1);
         u.load_reads(p, x, at);
         w.cotangents(p, y, at, &mut o, &mut by);
-        w.to_start(&u, n);
+        w.back(&u, n);
         u.decay.fade(n, to.left, &mut []);
     }
     to.s.copy_from_slice(&w.ds);
@@ -288,12 +288,12 @@ impl<'a, T: Math> Work<'a, T> {
         gemm(T::ONE, (&u.scores, ma.t()), (&self.dy, mv), (&mut self.dv, mv), false);
         gemm_unless_zero(ds_is_zero, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
         if !unread {
-            self.to_start(u, n);
+            self.back(u, n);
         }
     }
 
     /// From the cotangent of the state after n steps to that of the one before them.
-    fn to_start(&mut self, u: &Chunk<T>, n: usize) {
+    fn back(&mut self, u: &Chunk<T>, n: usize) {
         let (mk, mv) = (mat(n, u.k), mat(n, u.v));
         u.decay.fade(n, &mut self.ds, &mut self.dz);
         gemm(T::ONE, (u.reading(), mk.t()), (&self.dy, mv), (&mut self.ds, mat(u.k, u.v)), true);
