@@ -12,7 +12,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// What the programs are made of, as far as it is in this repository.
+/// The sources of the programs, as far as they are in this repository.
 const SOURCES: [&str; 6] = ["src", "cuemu", "configs", "build.rs", "Cargo.toml", "Cargo.lock"];
 
 fn main() {
@@ -32,7 +32,7 @@ fn main() {
     let commit = commit().map_or(String::new(), |commit| format!("commit {commit}, "));
     println!("cargo::rustc-env=TAPEZOO_BUILD={version} ({commit}source {})", hash.hex());
 
-    // Whoever wants equal programs of equal sources says what time it is.
+    // Who wants equal programs of equal sources sets the time.
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()).to_string();
     println!("cargo::rustc-env=TAPEZOO_BUILT={}", env::var("SOURCE_DATE_EPOCH").unwrap_or_else(|_| now()));
@@ -65,7 +65,7 @@ fn commit() -> Option<String> {
     Some(commit + if changed { "+" } else { "" })
 }
 
-/// What git says, without the line's end.
+/// The output of git, without the line's end.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("--no-optional-locks").args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! What the ops of the mixers launch on a device, each forward and backward, at the sizes that kernels are compared at.
+//! The launches of the mixers' ops on a device, each forward and backward, at the sizes that kernels are compared at.
 //!
 //! ```text
 //! launches FILE              which kernels, with which arguments, as `scripts/gpu_walk.sh --record` runs it; no GPU
@@ -57,12 +57,12 @@ struct Sizes {
 }
 
 const LONG: Sizes = Sizes { b: 8, t: 4096, h: 16, k: 64, chunk: 64, n: 16 };
-/// Of recurrences whose gates see the state: D = 512, and sLSTM's heads of 64.
+/// Sizes of recurrences whose gates see the state: D = 512, and sLSTM's heads of 64.
 const RECURRENT: Sizes = Sizes { b: 64, t: 512, h: 8, k: 64, chunk: 0, n: 0 };
 
 type Run = Box<dyn for<'t> Fn(&[Var<'t>]) -> Var<'t>>;
 
-/// What an input holds where its op is run and not only recorded.
+/// The values of an input where its op is run and not only recorded.
 #[derive(Clone, Copy)]
 enum Values {
     Normal(f64),
@@ -186,7 +186,7 @@ fn recurrent(s: Sizes) -> Vec<Op> {
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Say in the record whose launches follow.
+/// Write into the record which op's launches follow.
 fn say(record: &Path, text: &str) -> Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(record)?;
     Ok(writeln!(file, "{text}")?)
@@ -266,7 +266,7 @@ fn measure(file: &Path, tape: &mut Tape, op: &Op, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-/// Each op in each precision, on a device, or on what is taken for one.
+/// Each op in each precision, on a device or its stand-in.
 fn every(only: &[OsString], mut one: impl FnMut(&mut Tape, &Op, DType) -> Result<()>) -> Result<()> {
     let ops = [memories(LONG), scans(LONG), recurrent(RECURRENT)];
     let text = |i: usize| only.get(i).and_then(|text| text.to_str());

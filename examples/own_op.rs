@@ -34,7 +34,7 @@ impl Op for Softcap {
         }
     }
 
-    /// What the op is. It is computed so wherever no kernel is.
+    /// The definition of the op, by which it is computed wherever there is no kernel.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         Some(vec![softcap_by_formula(x[0], self.cap)])
     }
@@ -66,7 +66,8 @@ impl Kernel for Softcap {
         with_real!(x[0].dtype(), T => cap::<T>(self.cap, x[0].host(), y[0].host_mut()))
     }
 
-    /// dx = dy (1 − (y / c)²), written to the slot or added to what is there. Nobody may want it.
+    /// dx = dy (1 − (y / c)²), written to the slot or added to its contents. There may be no slot, if no gradient is
+    /// asked for.
     fn backward(&self, _: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         fn slope<T: Real>(cap: f64, y: &[T], dy: &[T], (dx, add): (&mut [T], bool)) {
             for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {

@@ -58,7 +58,7 @@ fn memory(what: &str) -> Result<f64> {
 fn config(model: &str, form: Option<Form>, t: usize) -> Result<TrainConfig> {
     let form = form.map_or(String::new(), |form| format!("form = \"{form}\"\n"));
     let text = format!(
-        "models = [\"{model}\"]\nbatch = 1\ntrain_len = {t}\neval_lens = [{t}]\ndevice = \"cpu\"\n{form}\
+        "models = [\"{model}\"]\nbatch = 1\ntrain_len = {t}\neval_lens = [{t}]\neval_batch = 1\ndevice = \"cpu\"\n{form}\
          [model]\nlayers = 1\npositions = \"none\"\n"
     );
     Ok(TrainConfig::load(None, text.parse()?)?.for_model(model)?)

@@ -59,14 +59,22 @@ for (const name of pages) {
   }
   if (isMixer(name) && trains) {
     await ready(page);
+    // It opens with a trained model, whose answers the program has counted.
+    const given = await page.evaluate(() => ({ told: document.querySelector('.told').textContent, accuracy: lab.panels()[0].given.accuracy, here: lab.lib.evaluate(), steps: lab.lib.steps() }));
+    assert.match(given.told, /trained for 1000 steps when this page was made/, name);
+    assert.equal(given.steps, 0, name);
+    for (const [i, [len, share]] of given.accuracy.entries()) assert.ok(Math.abs(given.here[i][1] - share) < 0.01, `${name} at ${len}: ${given.here[i][1]} here, ${share} there`);
     await page.locator('#bits').fill('1101');
     assert.equal(await page.locator('.panel:not([hidden]) .seen td').count(), 12, name);
     assert.equal(await page.locator('.panel:not([hidden]) .seen caption').innerText().then(text => / of 4 right/.test(text)), true, name);
     await page.locator('#bits').fill('1121');
     assert.match(await page.locator('.panel .wrong').first().innerText(), /'2/, name);
-    // A step of training changes what the model says, and a fresh start brings it back.
+    // A step of training changes what the model says, and a fresh start brings it back; so does the trained model.
     await page.locator('#bits').fill('1101');
-    const says = () => page.evaluate(() => JSON.stringify(lab.lib.trace('1101').logits)), said = await says();
+    const says = () => page.evaluate(() => JSON.stringify(lab.lib.trace('1101').logits)), trained = await says();
+    await page.locator('#restart').click();
+    const said = await says();
+    assert.notEqual(said, trained, `${name}: random weights answer as trained ones`);
     const seen = () => page.evaluate(() => [...document.querySelectorAll('.panel:not([hidden]) .seen canvas')].map(c => c.toDataURL()).join());
     const before = await seen();
     await page.evaluate(() => { document.querySelector('#train').click(); });
@@ -75,6 +83,8 @@ for (const name of pages) {
     assert.notEqual(await says(), said, `${name}: training leaves no trace`);
     await page.locator('#restart').click();
     assert.ok(await seen() === before && await says() === said, `${name}: the same seed, another start`);
+    await page.locator('#given').click();
+    assert.equal(await says(), trained, `${name}: the trained model is another`);
   }
   // At 400 pixels nothing is cut off.
   await page.setViewportSize({ width: 400, height: 800 });
@@ -152,7 +162,7 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
     await stop.locator('summary').click();
     assert.ok(await stop.locator('details p').isVisible());
   }
-  // What the texts say of orders: five c, and as many sc as it takes.
+  // The text about orders is right: five times c, and as many times sc as it takes.
   const told = async tokens => { await stops[6].locator('input[type=text]').fill(tokens); return stops[6].locator('.now').innerText(); };
   assert.match(await told('ccccc'), /as at first/);
   assert.deepEqual(bad, []);

@@ -31,7 +31,7 @@ function factor(file, run, layer, text, t, sel) {
   return data[[...axes].reduce((o, l, i) => o * shape[i + steps] + sel[l] % shape[i + steps], steps ? at : 0)];
 }
 
-// What an expression of an equation comes to.
+// The value of an expression of an equation.
 function worth(file, run, layer, expression, t, sel) {
   const [body, ...fixed] = expression.split(';');
   const here = { ...sel, ...Object.fromEntries(fixed.map(f => [f[0], Number(f.slice(2))])) };

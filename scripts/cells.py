@@ -81,7 +81,7 @@ def build(*what):
 
 
 def processor():
-    """This machine's, as the pages name it."""
+    """The processor of this machine, as the pages name it."""
     with open("/proc/cpuinfo") as f:
         info = dict(line.split(":", 1) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
     info = {k.strip(): v.strip() for k, v in info.items()}

@@ -94,7 +94,7 @@ def of_torch():
 # flash-linear-attention
 
 def without_triton():
-    """Replace what needs Triton."""
+    """Replace the functions that need Triton."""
     import fla.layers.attn
     import fla.layers.delta_net
     import fla.layers.gated_deltanet

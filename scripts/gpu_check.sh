@@ -137,7 +137,7 @@ checks() {
   finish
 }
 
-# What a first run waits for: its kernels are compiled.
+# The first run, which waits until its kernels are compiled.
 first() {
   wanted first && [ "$device" != emulated ] || return 0
   local began=$(date +%s%N) again
@@ -171,7 +171,7 @@ timings() {
     names=$("$dir/bin/timing" cores --list) || row FAIL cores - "no names"
     for name in $names; do
       # A copy and a matrix product are timed for every core: here are their rows.
-      # Should a graph of it be what fails, it has times all the same.
+      # If only its graph fails, it is timed without one.
       times "cores $name" 60 "$dir/bin/timing" cores "$name" --device "$device" $tiny ||
         times "cores $name without graphs" 60 "$dir/bin/timing" cores "$name" --device "$device" $tiny --no-graphs
     done
@@ -185,7 +185,7 @@ timings() {
   if wanted torch; then
     for name in "cores attention" "cores lstm" steps; do
       times "torch $name" 90 "$python" "$dir/gpu_torch.py" $name --device "${device/emulated/cuda}" $tiny
-      # Where there is no GPU to be timed, whether the code runs.
+      # Without a GPU to time, this only tests whether the code runs.
       [ "$device" != emulated ] ||
         times "torch $name on the CPU" 90 "$python" "$dir/gpu_torch.py" $name --device cpu --tiny
     done
@@ -201,7 +201,7 @@ all() {
   row "" what "time" "result"
   warm
   checks
-  # What is timed has the machine to itself.
+  # Timings have the machine to themselves.
   [ ${#warming[@]} = 0 ] || wait "${warming[@]}" || true
   first
   timings

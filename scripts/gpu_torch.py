@@ -60,7 +60,7 @@ def row(what, seconds, notes=""):
 
 
 class Best:
-    """What the device reaches: bytes a second in a copy, operations a second in a product."""
+    """The rates that the device reaches: bytes a second in a copy, operations a second in a product."""
 
     def __init__(self, args, dtype):
         n, size = (1 << 28, 8192) if not args.tiny else (1 << 12, 64)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the CUDA kernels cost, from their machine code, on a machine without a GPU: docs/gpu.md says how to read it.
+# The costs of the CUDA kernels, from their machine code, on a machine without a GPU: docs/gpu.md says how to read them.
 #
 #   scripts/gpu_walk.sh                      all main launches in bf16: a row for each op's pass, then each launch
 #   scripts/gpu_walk.sh --kernel outputs     those of kernels and ops with this in their name
@@ -30,7 +30,7 @@ esac
 cd "$(dirname "$0")/.."
 
 packages=(nvidia-cuda-nvrtc==13.0.88 triton==3.9.0 numpy==2.4.6 packaging==26.0 einops==0.8.2)
-# Its own requirements have PyTorch among them, which compiling its kernels does not need.
+# FLA's own requirements include PyTorch, which compiling its kernels does not need.
 alone=(fla-core==0.6.0)
 
 environment() {

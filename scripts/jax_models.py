@@ -38,7 +38,7 @@ def gated_scan(f, u):
 
 
 def gated_scan_back(saved, dh):
-    """The same recurrence, backwards."""
+    """The gradient of the gated scan: the same recurrence, backwards."""
     f, h = saved
     next_f = jnp.concatenate([f[1:], jnp.zeros_like(f[:1])])
     g = recurrence(next_f[::-1], dh[::-1])[::-1]
@@ -207,7 +207,7 @@ class Net:
         return self.linear(self.merge(y), p["w_o"], p["b_o"])
 
     def gpt(self, p, x):
-        """Queries in blocks of 64, without the keys after them; what is divided is the product, not the weights."""
+        """Attention, with queries in blocks of 64 and without the keys after them; the product is divided, not the weights."""
         q, k, v = [self.heads(y) for y in self.split(self.linear(x, p["w_qkv"], p["b_qkv"]), 3)]
         q = q * self.c["head_dim"] ** -0.5
 

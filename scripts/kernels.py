@@ -1,4 +1,4 @@
-"""What each kernel costs and buys: the work of kernels.sh, which see."""
+"""The cost and the gain of each kernel: the work of kernels.sh, which see."""
 import argparse
 import json
 import os
@@ -11,7 +11,7 @@ from cells import FURTHER, MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert, table
 
 STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
-# What is not of one op: its switch in a configuration, or in the environment.
+# Kernels that belong to no single op: the switch of each in a configuration, or in the environment.
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
     "all SIMD (plain loops instead)": ({}, {"TAPEZOO_SIMD": "plain"}),
@@ -50,7 +50,7 @@ def lines(op):
 
 
 def shared(modules):
-    """Lines of the modules of src/kernels that are no op's: {name: lines of Rust}."""
+    """Lines of the modules of src/kernels that belong to no op: {name: lines of Rust}."""
     found = {}
     for f in sorted(Path("src/kernels").rglob("*.rs")):
         name = f.relative_to("src/kernels").parts[0].removesuffix(".rs")
@@ -72,7 +72,7 @@ def unsafe():
 
 
 def ratio(with_, without, options):
-    """How many times as long a step takes without: medians in turns. What is far off is soon known."""
+    """How many times as long a step takes without a kernel: medians in turns. A ratio far from 1 needs few rounds."""
     step = lambda side, n: side[0].ask(run=side[1], steps=n)["ms"]
     first = step(with_, 1), step(without, 1)
     first = step(with_, 1), step(without, 1) if first[1] < 500 else first[1]  # the first of all faults its memory in
@@ -87,7 +87,7 @@ def ratio(with_, without, options):
 
 
 def measure(config, kernels, program, others, options):
-    """{kernel or other: ratio} of those that run in this cell; `config` gives its configuration with more settings."""
+    """{kernel or other: ratio} of the kernels that run in this cell; `config` gives its configuration with more settings."""
     found, with_ = {}, (program, "with")
     program.ask(open="with", config=config())
     for op in program.ask(profile="with", steps=1)["ops"]:
@@ -120,7 +120,7 @@ def other_forms():
 
 
 def forms(program, about, options):
-    """The table of what buys little in the cells, by the page: the most that it buys elsewhere."""
+    """The table of the kernels that gain little in the cells, by the page: the most that each gains elsewhere."""
     with open(PAGE) as f:
         rows = re.findall(r"^\| `([\w.]+)` \| `[^|]*\| (\S+) \|", f.read(), re.M)
     little = [op for op, most in rows if op in about["kernels"] and (most == "–" or float(most) < 1.1)]
@@ -144,7 +144,7 @@ In none of these: {none or 'none'}.
 
 
 def cells_of(name, found):
-    """Its ratios by size: 'T32: lstm 1.20, gpt 1.05'."""
+    """The ratios of a kernel by size: 'T32: lstm 1.20, gpt 1.05'."""
     by = {}
     for cell, ratios in found.items():
         if name in ratios:
@@ -167,7 +167,7 @@ def markdown(result, kernels):
             top = most(op)
             here = f"`{module}` {rust} + {cuda}" if i == 0 else f"`{module}`, too"
             rows.append([f"`{op}`", here, f"{top:.2f}" if top else "–", cells_of(op, found)])
-            small += [f"`{op}` ({top:.2f})"] if top and top < 1.1 else []
+            small += [f"`{op}` ({top:.2f})"] if top and round(top, 2) < 1.1 else []
             never += [f"`{op}`"] if not top else []
     others = [[name, f"{most(name):.2f}" if most(name) else "–", cells_of(name, found)] for name in OTHERS]
     parts = [[f"`{name}`", n] for name, n in shared({m[0] for m in modules}).items()]

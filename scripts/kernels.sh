@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each kernel costs in lines and buys in time, as tables in docs/kernels.md; and where unsafe code is.
+# The cost of each kernel in lines and its gain in time, as tables in docs/kernels.md; and the places of unsafe code.
 #
 #   scripts/kernels.sh [--cells T32,T256,d64,d128] [--models lstm,…] [--rounds 6] [--write | --report]
 #   scripts/kernels.sh --forms [--rounds 6] [--write]

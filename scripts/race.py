@@ -27,7 +27,7 @@ from cells import LONG, MEMORIES, MODELS, SIZES, Program, build, processor, size
 from marks import insert
 from results import NAMES
 
-# The pages that were given back are faulted in anew in every step: all keep them, and in pages of 2 MB.
+# Memory that was given back would be faulted in anew in every step: all programs keep it, in pages of 2 MB.
 MALLOC = {
     "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "67108864",
     "MALLOC_ARENA_MAX": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -38,7 +38,7 @@ EAGER = {
     "linear_transformer": ["masked product", "chunks of 32"], "gpt": ["scaled_dot_product_attention", "softmax"],
     "delta_net": ["chunks of 32"], "mamba": ["scan in one function", "selective scan in one function"],
 } | {mixer: ["chunks of 32", "recurrence"] for mixer in MEMORIES}
-# What torch.compile is given. It unrolls loops: those over 256 steps it would compile for hours.
+# The ways that torch.compile is given. It unrolls loops, and would compile loops over 256 steps for hours.
 COMPILED = {
     "lstm": ["unbind loop", "nn.LSTM"], "quasi_lstm": ["unbind loop", "scan in one function"], "lru": ["chunks of 32", "scan in one function"],
     "linear_transformer": ["masked product", "chunks of 32"], "gpt": ["softmax", "scaled_dot_product_attention"],
@@ -61,7 +61,7 @@ def python():
 
 class Competitor:
     def __init__(self, name, program, said, request, steps=1):
-        """`steps`: so many a call, so that it takes multiples of them."""
+        """`steps`: the steps of a call; the competitor takes multiples of them."""
         self.name, self.way, self.program, self.samples = name, said, program, []
         self.unit = self.steps = steps
         self.off = program.ask(**request).get("off")
@@ -104,7 +104,7 @@ def of_torch(python, name, ways, c, path, options):
 
 
 def cell(python, mixer, size, options, directory):
-    """The times of all on a model at a size."""
+    """The times of all competitors on a model at a size."""
     c, path = sizes(mixer, size), os.path.join(directory, "weights.safetensors")
     ours = Program("target/release/examples/step_time", **MALLOC)
     ours.ask(check=path, config=toml(c, dtype="f32"))

@@ -28,7 +28,7 @@ def few(args, **more):
 
 
 def tapezoo(root, name, more):
-    """What a run leaves, made now if it is not there, with other values for the flags `more`."""
+    """The results of a run, made now if they are not there, with other values for the flags `more`."""
     args = few(RUNS[name][1], **more)
     path, command = f"{root}/{name}", f"tapezoo {args}\n"
     if os.path.exists(f"{path}.command") and open(f"{path}.command").read() != command:
@@ -47,7 +47,7 @@ def tapezoo(root, name, more):
 
 
 def version():
-    """What builds and processors write into made_by.txt, of the program as it is."""
+    """The build and the processor of the program as it is, as made_by.txt has them."""
     said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
     build, processor, kernels = said.splitlines()[0], re.search("processor: (.*)", said)[1], re.search("kernels: (.*)", said)[1]
     return f"{datetime.date.today()}T {build}; {processor}; kernels {kernels}"
@@ -88,7 +88,7 @@ def numbers(text):
 
 
 def differences(old, new, entry):
-    """Where a block made again differs from what is written, in the rows of one model if the entry has it so."""
+    """The differences of a block made again from the written one, in the rows of one model if the entry has it so."""
     of_model = lambda text: "\n".join(line for line in text.splitlines() if line.startswith(entry.model))
     old, new = numbers(of_model(old)), numbers(of_model(new))
     if len(old) != len(new):
@@ -99,7 +99,7 @@ def differences(old, new, entry):
 
 
 def audit():
-    """What no command would write: tables outside of marks, figures without an entry, blocks that do not say where they are from."""
+    """The parts of documents that no command would write: tables outside of marks, figures without an entry, blocks that do not say where they are from."""
     wrong = []
     figures = {file for entry in ENTRIES.values() for file, *_ in entry.figures} | set(FIGURES)
     for path in sorted(glob("docs/figures/*") + glob("docs/*.svg")):

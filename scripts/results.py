@@ -1,4 +1,4 @@
-"""What runs of tapezoo left behind, as numbers, cells of a table, and figures."""
+"""The results of runs of tapezoo, as numbers, cells of a table, and figures."""
 import json
 import math
 import os
@@ -67,7 +67,7 @@ def build(name, made_by):
 
 
 def score(x, digits=3):
-    """Rounded, but only what is perfect reads 1.000."""
+    """A score, rounded; only 1 itself reads 1.000."""
     text = f"{x:.{digits}f}"
     return text if x >= 1 or float(text) < 1 else f"0.{'9' * digits}"
 
@@ -129,6 +129,6 @@ class Page:
         return [flat[i : i + width] for i in range(0, len(flat), width)]
 
     def accuracy(self, run=0):
-        """Of the model that was trained for the page: (accuracy, length)."""
+        """(accuracy, length) of the model that was trained for the page."""
         said = re.search(r"accuracy ([\d.]+) at length (\d+)", self.data["runs"][run]["about"])
         return said[1], said[2]

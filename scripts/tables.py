@@ -1,4 +1,4 @@
-"""What stands in the documents and comes from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
+"""The parts of the documents that come from runs: RUNS, and under ENTRIES the tables and figures that are made of them.
 
 A run is a line of `tapezoo`, less `--out`, with the minutes of one core that it took. An entry says how its part of a
 document is written from the results of its runs. To add one: a line in each, and in the document the marks
@@ -67,13 +67,14 @@ class Entry(NamedTuple):
     document: str
     what: str
     runs: list = []
-    # Of the results of the runs, in their order: Markdown. With pages, of `inspect`: a function of its arguments.
+    # A function from the results of the runs, in their order, to Markdown; with `pages`, from the pages of `inspect`.
     write: Callable = None
     # Files of docs/figures: (file, runs, models, ending of report's file name, title, names).
     figures: list = []
     # The arguments of `inspect`; {runs} is the folder of the runs. Then `write` gets the pages.
     pages: list = []
-    # What writes it instead, with its core-hours, its small version and the name between its marks, if it is not reproduce.sh.
+    # The command that writes it if that is not reproduce.sh, with its core-hours, its small version and the name
+    # between its marks.
     command: str = ""
     hours: float = 0.0
     small: str = ""

@@ -22,7 +22,7 @@ class Lstm:
 
     @staticmethod
     def nn_lstm(p, x, c):
-        """What nn.LSTM calls."""
+        """The kernel that nn.LSTM calls."""
         zero = x.new_zeros(1, x.shape[0], c["heads"] * c["head_dim"])
         weights = [p["w_ih"], p["w_hh"], p["b_ih"], p["b_hh"]]
         y, _, _ = lstm(x, (zero, zero), weights, True, 1, 0.0, True, False, True)
@@ -98,7 +98,7 @@ class Lru:
 
     @staticmethod
     def chunks(p, u, c):
-        """Within 32 steps a product with the matrix of λ^(t-s), between them the carry."""
+        """The scan in chunks of 32 steps: within one a product with the matrix of λ^(t-s), between them the carry."""
 
         def core(lam, x):
             b, t, n = x.shape

@@ -24,7 +24,7 @@ for (const name of readdirSync(runs).filter(run => existsSync(join(runs, run, 'm
   assert.ok(losses.length >= 1000 && most <= 1e-5, `${name}: losses are ${most} apart`);
 }
 
-// What cannot be says so, and nothing stops.
+// An invalid request gives an error that says why, and nothing stops.
 const lib = await openLibrary(bytes);
 for (const [toml, why] of [['models = ["lstn"]', /did you mean 'lstm'/], ['steps = ', /./], ['models = ["lstm"]\nlr = "x"', /lr/]]) {
   assert.throws(() => lib.make(toml), why);
@@ -33,7 +33,7 @@ assert.throws(() => lib.step(1), /make one first/);
 lib.make('models = ["lstm"]');
 assert.throws(() => lib.trace('0120'), /'2' is no token|'20' is no token|'0120'/);
 assert.equal(lib.trace('0 1 1').tokens.join(''), '011');
-// Positions that are learned have an end.
+// A table of learned positions has an end.
 lib.make('models = ["gpt"]\neval_lens = [8]\ntrain_len = 8');
 assert.throws(() => lib.trace('0'.repeat(9)), /positions for 8/);
 console.log('what cannot be is refused with a reason');

@@ -7,10 +7,10 @@
 `run` takes two steps for each task of configs/zoo/. It trains every model once from seed 100 with each learning rate of
 RATES, and keeps the rate with the highest mean accuracy over the lengths; then it trains from seeds 0, 1 and 2 with that
 rate. Both steps leave ordinary run directories, OUT/TASK/choose and OUT/TASK/final. The same command goes on where an
-earlier one was stopped or killed.
+earlier one was stopped or killed. When a task has all its runs, their accuracies go to docs/zoo_results/TASK.tsv.
 
-`table` has the tasks whose runs are all finished, beside what theory says (scripts/zoo_theory.toml): medians and ranges
-over the seeds. A run that diverged counts as an accuracy of 0.
+`table` has the tasks with such a file, beside what theory says (scripts/zoo_theory.toml): medians and ranges over the
+seeds. A run that diverged counts as an accuracy of 0.
 
     scripts/zoo.py run parity s3 && scripts/zoo.py table --write
 """
@@ -30,6 +30,7 @@ from results import NAMES, Results, build, score
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs" / "zoo"
+KEPT = ROOT / "docs" / "zoo_results"
 TASKS = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem != "models")
 RATES = [2e-3, 8e-3]
 CHOOSING_SEED = 100
@@ -43,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of run: {', '.join(TASKS)} [default: all]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo", help="where the runs are [default: runs/zoo]")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo", help="of run: where the runs go [default: runs/zoo]")
     parser.add_argument("--program", default=os.environ.get("TAPEZOO") or ROOT / "target" / "release" / "tapezoo",
                         help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
     parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
@@ -59,11 +60,11 @@ def main():
         for task in args.tasks or TASKS:
             run(task, args)
     elif args.tasks or args.quick:
-        parser.error("table takes no tasks and no --quick: it has what is finished")
+        parser.error("table takes no tasks and no --quick: it has what docs/zoo_results/ has")
     elif args.write:
-        insert(str(ROOT / "docs" / "zoo_results.md"), "zoo.py", page(args.out))
+        insert(f"{KEPT}.md", "zoo.py", page())
     else:
-        print(page(args.out))
+        print(page())
 
 
 def run(task, args):
@@ -89,10 +90,25 @@ def run(task, args):
     else:
         write(config, text)
         call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs], [final])
+    if not args.quick:
+        write(KEPT / f"{task}.tsv", kept(final))
+
+
+def kept(path):
+    """The text that the tables need of the runs in a directory: a line a run, with its accuracy at each length."""
+    with open(path / "config.toml", "rb") as f:
+        config = tomllib.load(f)
+    results, lengths = Results(path), config["eval_lens"]
+    lines = [f"# {build(path, results.made_by())}", "\t".join(["model", "learning rate", "seed", *map(str, lengths)])]
+    for model in config["models"]:
+        for run in sorted((r for r in results.runs if r["model"] == model), key=lambda r: r["seed"]):
+            accuracy = [run["accuracy"].get(str(n), 0.0) for n in lengths]
+            lines.append("\t".join(map(str, [model, config["per_model"][model]["lr"], run["seed"], *accuracy])))
+    return "\n".join(lines) + "\n"
 
 
 def chosen(runs):
-    """The rate of each model, of the runs of each rate: that of the highest mean accuracy; of two that are equal the lower one."""
+    """The learning rate of each model, from the runs at each rate: the one with the highest mean accuracy; of equals the lower."""
     best = {}
     for rate in sorted(runs):
         for run in runs[rate]:
@@ -103,24 +119,24 @@ def chosen(runs):
 
 
 class Learned:
-    """What the models of one task learned."""
+    """The results of the models on one task."""
 
-    def __init__(self, path, theory, groups):
-        with open(path / "config.toml", "rb") as f:
-            config = tomllib.load(f)
-        self.models, self.lengths, self.title, self.why = config["models"], config["eval_lens"], theory["title"], theory["why"]
-        self.rates = {model: of["lr"] for model, of in config["per_model"].items() if "lr" in of}
-        self.says = verdicts(theory, groups, self.models)
-        results = Results(path)
-        self.build = build(self.title, results.made_by())
-        self.runs = {model: [run["accuracy"] for run in results.runs if run["model"] == model] for model in self.models}
+    def __init__(self, text, theory, groups, models):
+        """Read the text of a file of docs/zoo_results/."""
+        head, names, *lines = text.splitlines()
+        self.models, self.lengths, self.title, self.why = models, names.split("\t")[3:], theory["title"], theory["why"]
+        self.build, self.says = head.removeprefix("# "), verdicts(theory, groups, models)
+        self.rates, self.runs = {}, {model: [] for model in models}
+        for model, rate, _, *accuracy in (line.split("\t") for line in lines):
+            self.rates[model] = float(rate)
+            self.runs[model].append(dict(zip(self.lengths, map(float, accuracy))))
 
     def values(self, model, length):
-        return [run.get(str(length), 0.0) for run in self.runs[model]]
+        return [run[length] for run in self.runs[model]]
 
     def median(self, model, length=None):
-        """At the longest length, if it is not given."""
-        return statistics.median(self.values(model, length or max(self.lengths)))
+        """The median over the seeds, at the longest length if none is given."""
+        return statistics.median(self.values(model, length or self.lengths[-1]))
 
     def does(self, model):
         return self.median(model) >= DOES
@@ -134,7 +150,7 @@ class Learned:
         return [m for m in self.models if self.says[m] == known and self.does(m) == does]
 
     def names(self, models):
-        """With the median of each, the highest first."""
+        """The names of models with the median of each, the highest first."""
         return ", ".join(f"{shown(m)} {score(self.median(m))}" for m in sorted(models, key=self.median, reverse=True))
 
     def detail(self):
@@ -143,13 +159,12 @@ class Learned:
         return f"### {self.title}\n\n{' '.join(self.why.split())}\n\n{table(['model', 'theory', 'learning rate', *self.lengths], rows)}"
 
 
-def page(out):
+def page():
     """All tables, of the tasks that have all their runs."""
     theory, groups, state = read_theory()
-    tasks = [Learned(out / task / "final", theory[task], groups) for task in theory if Results.finished(out / task / "final")]
-    if not tasks:
-        sys.exit(f"{out}: no task has all its runs; scripts/zoo.py run makes them")
-    models = tasks[0].models
+    models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
+    files = {task: KEPT / f"{task}.tsv" for task in theory}
+    tasks = [Learned(file.read_text(), theory[task], groups, models) for task, file in files.items() if file.exists()]
     parts = [table(["model", "state", *(t.title for t in tasks)], [[shown(m), state[base(m)], *(t.cell(m) for t in tasks)] for m in models])]
     parts.append("\n".join(f"- {t.title}: {t.build}." for t in tasks))
     known = sum(word is not None for t in tasks for word in t.says.values())
@@ -165,21 +180,21 @@ def page(out):
 
 
 def below(task, models):
-    """How far those come that do not solve a task."""
-    short = min(task.lengths)
+    """How close the models come that do not solve a task: the best of them, and how many learned it at the shortest length."""
+    short = task.lengths[0]
     learned = sum(task.median(m, short) >= DOES for m in models)
     return f"{len(models)}, the best of them {task.names([max(models, key=task.median)])}; {learned} of them have {DOES} and more at {short}"
 
 
 def read_theory():
-    """Of zoo_theory.toml: the tasks, the groups of models, the sizes of states."""
+    """The tasks, the groups of models and the sizes of states of zoo_theory.toml."""
     theory = tomllib.loads((ROOT / "scripts" / "zoo_theory.toml").read_text())
     groups, state = theory.pop("groups"), theory.pop("state")
     return theory, groups, state
 
 
 def verdicts(theory, groups, models):
-    """can, cannot or nothing, of each model."""
+    """{model: 'can', 'cannot' or None}"""
     listed = {}
     for word in ("can", "cannot"):
         for name in theory[word]:
@@ -205,7 +220,7 @@ def shown(model):
 
 
 def check():
-    """What reproduce.sh --check finds wrong here: the theory is of the models and tasks that there are, and the rules hold."""
+    """The check of reproduce.sh --check: the theory names only models and tasks that exist, and its rules hold."""
     wrong = []
 
     def same(what, found, expected):
@@ -224,9 +239,10 @@ def check():
     same("a verdict", verdicts({"title": "t", "can": ["g"], "cannot": ["z"]}, {"g": ["x"]}, "xyz"), {"x": "can", "y": None, "z": "cannot"})
     same("a spread", spread([1.0, 0.99996, 0.25]), "0.999 (0.250–1.000)")
     same("a name", shown("delta_net_signed"), NAMES["delta_net_signed"])
-    of = Learned.__new__(Learned)
-    of.lengths, of.says, of.runs = [8, 64], {"x": "can", "y": None}, {"x": [{"8": 1.0, "64": 0.95}] * 2 + [{}], "y": [{}, {}, {"64": 1.0}]}
-    same("cells", [of.cell("x"), of.cell("y")], ["**0.950** ✓", "0.000 ?"])
+    lines = [("x", 1.0, 0.95), ("x", 1.0, 0.95), ("x", 0.0, 0.0), ("y", 0.0, 0.0), ("y", 0.0, 0.0), ("y", 0.5, 1.0)]
+    text = "\n".join(["# of a build", "model\tlearning rate\tseed\t8\t64", *(f"{m}\t0.002\t0\t{a}\t{b}" for m, a, b in lines)])
+    of = Learned(text, {"title": "t", "why": "", "can": ["x"], "cannot": []}, {}, ["x", "y"])
+    same("cells", [of.cell("x"), of.cell("y"), of.build], ["**0.950** ✓", "0.000 ?", "of a build"])
     return wrong
 
 

@@ -18,7 +18,7 @@ fn system() -> Option<usize> {
     field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)
 }
 
-/// What is left of the limits of all control groups that this process is in.
+/// The bytes that the limits of all control groups of this process leave: the least of them.
 fn groups() -> Option<usize> {
     let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
     let left = |dir: &str, most: &str, now: &str| {
@@ -34,7 +34,7 @@ fn groups() -> Option<usize> {
             }
             _ => continue,
         };
-        // A group's limit holds for those inside of it; in a container its path may be one of outside.
+        // A group's limit holds for the groups inside of it; in a container its path may be a path of the host.
         let parents = std::path::Path::new(path).ancestors().map(|path| path.display().to_string());
         for path in parents.chain(["/".into()]) {
             let here = left(&format!("{root}{path}"), most, now);

@@ -280,7 +280,7 @@ impl Case {
         all
     }
 
-    /// What [`Case::everything`] lists.
+    /// The names of the values of [`Case::everything`].
     fn names(&self) -> Vec<String> {
         let state: Vec<&str> = self.mixer.state(1).into_iter().map(|s| s.0).collect();
         let outputs = ["y".to_string()].into_iter().chain(state.iter().map(|s| format!("the last state {s}")));
@@ -315,7 +315,7 @@ impl Case {
         let mut all = vec![];
         for form in self.mixer.forms().into_iter().filter(|&f| f != Form::Recurrent) {
             match form {
-                Form::Chunked(_) | Form::Scan(_) => {
+                Form::Chunked(_) | Form::Split(_) | Form::Scan(_) => {
                     all.extend([1, 4, 1 + g.below(9), 64].map(|steps| form.with_steps(steps)));
                 }
                 form => all.push(form),

@@ -193,7 +193,7 @@ struct Sizes {
     max_len: Option<i64>,
 }
 
-/// What computes the ops, of every program that runs any.
+/// The kernels that compute the ops: a flag of every program that runs any.
 #[derive(Args, Clone, Debug, Default)]
 struct KernelsFlag {
     /// fast: every kernel; plain: none, every op from its formula or plain loops; NAME,…: only these; fast,-NAME,…: all
@@ -212,8 +212,8 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
 struct Machine {
-    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps,
-    /// scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
+    /// How the mixers are computed: recurrent, parallel, chunked, split, scan, fused; chunked:16 in chunks of 16 steps,
+    /// split:2 in 2 parts on idle cores, for long sequences, scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
@@ -225,7 +225,7 @@ struct Machine {
     /// The precision: f32 to train, f64 to check; bf16 to train on a CUDA device, with f32 weights behind it.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
-    /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
+    /// The type that operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
     #[command(flatten)]
@@ -253,7 +253,7 @@ impl Machine {
     }
 }
 
-/// What is left behind.
+/// The files to leave behind.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Output")]
 struct Output {

@@ -6,10 +6,10 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
-    /// 32-bit floating point: what models train in.
+    /// 32-bit floating point, in which models train.
     #[default]
     F32,
-    /// 64-bit floating point: what gradients are checked in.
+    /// 64-bit floating point, in which gradients are checked.
     F64,
     /// 32-bit integers: tokens, targets, indices.
     I32,
@@ -27,7 +27,7 @@ impl DType {
         }
     }
 
-    /// What is computed in: sums and states of this type.
+    /// The type that sums and states of this type are computed in.
     pub fn real(self) -> DType {
         if self == DType::BF16 { DType::F32 } else { self }
     }

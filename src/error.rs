@@ -11,7 +11,7 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -19,9 +19,9 @@ pub enum Error {
     /// A file whose contents are not what they should be.
     #[error("{}: {what}", path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was found, and what was expected.
+        /// The message: what was found, and what was expected.
         what: String,
     },
     /// Training met a number that is not finite.
@@ -29,7 +29,7 @@ pub enum Error {
     NotFinite {
         /// The step, from 1.
         step: usize,
-        /// What was not finite, and the first op that made it so.
+        /// The message: which number was not finite, and the first op that made it so.
         what: String,
     },
     /// A signal asked the process to end.
@@ -169,7 +169,7 @@ pub(crate) fn bytes(n: usize) -> String {
 /// Run `f`, turn a panic into its message, and print nothing: for formulas on sizes that come from a file.
 ///
 /// # Errors
-/// When `f` panics: the message.
+/// When `f` panics: the error is the message.
 #[doc(hidden)]
 pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     caught(|_| true, f).map_err(|payload| text(&*payload).unwrap_or("unknown panic").into())

@@ -15,11 +15,11 @@ use std::{
 pub struct Exercise {
     /// The name of its file.
     pub name: &'static str,
-    /// What it is about, as the first line of the file says.
+    /// Its title, which is the first line of the file.
     pub title: &'static str,
-    /// From what to think of to what to write.
+    /// The hints in order: first what to think of, last what to write.
     pub hints: &'static [&'static str],
-    /// Where this project does it.
+    /// The lines of this project that do it.
     pub solution: &'static [Place],
 }
 
@@ -37,7 +37,7 @@ const fn lines(file: &'static str, from: &'static str, to: &'static str) -> Plac
     Place { file, from, to }
 }
 
-/// All of them, in order.
+/// All exercises, in order.
 pub const EXERCISES: [Exercise; 22] = [
     Exercise {
         name: "derivative",
@@ -284,7 +284,7 @@ pub const EXERCISES: [Exercise; 22] = [
             "Thread t has the elements t, t + blockDim.x, t + 2 blockDim.x, …",
             "i = j * blockDim.x + threadIdx.x",
         ],
-        solution: &[lines("src/tensor/tensor.cu", "// What the engine itself does", "st(x + i, value);")],
+        solution: &[lines("src/tensor/tensor.cu", "// Kernels of the engine itself", "st(x + i, value);")],
     },
 ];
 
@@ -347,8 +347,8 @@ impl Place {
     }
 }
 
-/// Compiles exercises, in the profile of this program, so that the library is not compiled anew. Gives the programs of
-/// those that compile; of what does not, the compiler speaks on standard error, if `aloud`.
+/// Compile exercises in the profile of this program, so that the library is not compiled anew. Returns the programs of
+/// the exercises that compile; with `aloud`, the compiler's errors about the others go to standard error.
 ///
 /// # Errors
 /// When cargo does not start.

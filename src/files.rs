@@ -1,4 +1,4 @@
-//! Files that somebody else may have written: read only what is a file and has an end.
+//! Files that somebody else may have written: only regular files and the shell's pipes are read, up to a limit.
 
 pub(crate) mod header;
 pub(crate) mod tensors;
@@ -17,7 +17,7 @@ use std::{
 /// The most bytes of a configuration.
 pub const CONFIG: u64 = 1 << 20;
 
-/// The most bytes of what is recorded of runs.
+/// The most bytes of a file that records runs.
 pub const RECORD: u64 = 1 << 30;
 
 /// The most bytes of a file of tensors: as much memory as there is.
@@ -29,7 +29,7 @@ pub fn tensors() -> u64 {
 /// pipe, a device or a directory is refused: some have no end, and others wait for ever.
 ///
 /// # Errors
-/// When it is not there, or is none, or has more than `most` bytes.
+/// When it is not there, is no such file, or has more than `most` bytes.
 pub fn open(path: &Path, most: u64) -> Result<File> {
     // A named pipe waits until somebody opens it to write.
     let about = path.metadata().map_err(Error::io(path))?;
@@ -56,22 +56,22 @@ fn is_own_pipe(path: &Path, about: &Metadata) -> bool {
     }
 }
 
-/// What is in a regular file.
+/// The bytes of a file.
 ///
 /// # Errors
 /// As [`open`], and when it cannot be read.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // It may be growing.
+    // The file may be growing, so one byte more than the limit is read.
     open(path, most)?.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(Error::io(path))?;
     check(path, bytes.len() as u64, most)?;
     Ok(bytes)
 }
 
-/// What is in a regular file of text.
+/// The text of a file.
 ///
 /// # Errors
-/// As [`read`], and when it is no UTF-8.
+/// As [`read`], and when it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| Error::format(path, "no text in UTF-8"))
 }

@@ -11,7 +11,7 @@ use std::{
 /// its sources.
 pub const BUILD: &str = env!("TAPEZOO_BUILD");
 
-/// What `--version` prints after a program's name.
+/// The text that `--version` prints after a program's name.
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let built = env!("TAPEZOO_BUILT").parse().map_or("at an unknown time".into(), utc);
@@ -20,7 +20,7 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// What makes the results of this process, on one line: program, build, processor and kernels.
+/// The makers of this process's results, on one line: program, build, processor and kernels.
 pub fn made_by(cx: &Cx) -> String {
     let exe = env::current_exe().unwrap_or_default();
     let program = exe.file_stem().unwrap_or_default().to_string_lossy();

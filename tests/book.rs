@@ -2,20 +2,27 @@
 
 #![allow(clippy::unwrap_used)]
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use indicatif::ProgressBar;
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::Path, process::Command};
 use tapezoo::{
     autograd::Tape,
-    book::{Site, cores, equations, lab::settings, prose, tour, tracks, tree::file},
+    book::{
+        Site, cores, equations,
+        lab::{settings, trained},
+        prose, tour, tracks,
+        tree::file,
+    },
     inspect::{trace::trace_model, view},
     models::{self, Model},
     report::mathml::math,
     tensor::{DType, Device, Tensor},
-    train::config::TrainConfig,
+    train::{Trainer, config::TrainConfig},
 };
 
 fn site(library: &Path) -> Site {
-    Site::new(library, &ProgressBar::hidden()).unwrap()
+    Site::new(library, true, &ProgressBar::hidden()).unwrap()
 }
 
 fn without() -> BTreeMap<String, String> {
@@ -63,7 +70,7 @@ fn each_mixer_has_its_page_and_every_link_leads_somewhere() {
     }
 }
 
-/// With as much of a library as is taken, the site is below what it may be.
+/// The site, with the part of the library that it embeds, is below its limit of bytes.
 #[test]
 fn the_pages_are_small_and_the_library_is_in_the_site_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,8 +87,28 @@ fn the_pages_are_small_and_the_library_is_in_the_site_once() {
         assert_eq!(text.contains("id=\"lab\""), trains, "{name}");
     }
     std::fs::write(&library, b"\0asm").unwrap();
-    let refused = Site::new(&library, &ProgressBar::hidden()).err().unwrap().to_string();
+    let refused = Site::new(&library, true, &ProgressBar::hidden()).err().unwrap().to_string();
     assert!(refused.contains("gzip") && refused.contains("scripts/web.sh"), "{refused}");
+}
+
+/// A page's model is the one that its settings train: with its weights, a trainer's accuracy is what the script says.
+#[test]
+fn a_page_opens_with_the_model_that_its_settings_train() {
+    let script = trained("lstm").unwrap();
+    let (_, json) = script.split_once("(window.trained ??= {}).lstm = ").unwrap();
+    let about: Value = serde_json::from_str(json.trim_end_matches(";\n")).unwrap();
+    let config: TrainConfig = settings("lstm").parse().unwrap();
+    let config = config.for_model("lstm").unwrap();
+    let mut model = Model::new(&config.model, 7, DType::F32).unwrap();
+    model.load_bytes(&STANDARD.decode(about["weights"].as_str().unwrap()).unwrap(), "the page").unwrap();
+    let mut trainer = Trainer::with(&config, model, config.task.shared(), config.seed).unwrap();
+    let found: Vec<Value> =
+        trainer.evaluate().unwrap().0.into_iter().map(|(len, share)| json!([len.to_string(), share])).collect();
+    assert_eq!(about["accuracy"], json!(found));
+    assert_eq!(found[0], json!(["16", 1.0]), "an LSTM learns parity of 16 bits");
+    let mut other = Model::new(&config.model, 7, DType::F32).unwrap();
+    let refused = other.load_bytes(b"no weights", "the page").unwrap_err().to_string();
+    assert!(refused.contains("the page"), "{refused}");
 }
 
 #[test]
@@ -291,7 +318,7 @@ fn a_mark_names_an_equation_by_its_number_or_its_beginning() {
     assert_eq!(linked(models::source("lstm").unwrap(), 4), "let c = f * c + i * g; // (5)");
 }
 
-/// What a page calls a mixer's op is what its model runs.
+/// The op that a page names for a mixer is the op that its model runs.
 #[test]
 fn the_op_of_a_page_is_the_one_that_the_mixer_runs() {
     for name in models::names() {
@@ -346,7 +373,7 @@ fn the_shapes_beside_the_equations_are_those_of_a_run() {
             let Some((_, shape)) = shapes.iter().find(|one| one.0 == quantity.symbol) else { continue };
             let Some(series) = trace.layers[0].get(quantity.name) else { continue };
             let letters: Vec<&str> = shape.trim_matches(['[', ']']).split(", ").collect();
-            // A view has the query once for each memory, and of two weights the one that counts.
+            // A view shows the query once for each memory, and of two weights the one that counts.
             if matches!((name, quantity.symbol), ("mom", "q" | "o") | ("seqboat", "π")) {
                 continue;
             }
@@ -381,7 +408,7 @@ fn the_program_writes_the_site_and_says_what_it_lacks() {
     let written = book(&["--out", out, "--library", library.to_str().unwrap()]);
     assert!(written.0 == Some(0) && written.1.contains("index.html"), "{written:?}");
     assert!(Path::new(out).join("engine.js").is_file());
-    // The same again gives the same bytes.
+    // A second build gives the same bytes.
     let first = std::fs::read(Path::new(out).join("lstm.html")).unwrap();
     book(&["--out", out, "--library", library.to_str().unwrap()]);
     assert_eq!(std::fs::read(Path::new(out).join("lstm.html")).unwrap(), first);

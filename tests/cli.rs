@@ -30,7 +30,7 @@ fn parity(flags: &str) -> Ran {
     }
 }
 
-/// It must stop with status 2 before any work, with one error that contains all `words`, and without a panic.
+/// Assert that it stops with status 2 before any work, with one error that contains all `words`, and without a panic.
 #[track_caller]
 fn refuses(flags: &str, words: &[&str]) {
     let ran = parity(flags);
@@ -114,7 +114,7 @@ fn the_family_tree_has_every_mixer_once() {
     let described = |name: &&str| tapezoo::models::about(name).is_some_and(|a| a.family != Family::Others);
     let described = tapezoo::models::names().into_iter().filter(described).count();
     assert_eq!(dots, described + Family::ALL.len(), "a dot each");
-    // On a terminal it is text.
+    // On a terminal the output is text.
     for columns in [80, 40] {
         let text = tapezoo::report::tree::text(columns);
         assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns} columns:\n{text}");
@@ -168,6 +168,7 @@ fn every_form_of_a_mixer_can_be_asked_for() {
     for (model, forms) in [
         ("lstm", &["recurrent", "fused"][..]),
         ("delta_net", &["parallel", "chunked", "chunked:3"]),
+        ("gla", &["split", "split:3"]),
         ("lru", &["scan", "scan:3"]),
     ] {
         for form in forms {
@@ -219,6 +220,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--schedule line", &["'line'", "constant, cosine"]);
     refuses("--form quick", &["'quick'", "recurrent"]);
     refuses("--form chunked:0", &["chunked:0"]);
+    refuses("--models gla --form split:0", &["split:0"]);
+    refuses("--models delta_net --form split", &["split", "recurrent, parallel, chunked"]);
     refuses("--form scan:0 --models lru", &["scan:0"]);
     refuses("--models gpt,lstm --form parallel", &["parallel", "lstm", "fused"]);
     refuses("--device cuda", &["cuda", "cpu"]);
@@ -346,7 +349,7 @@ fn the_table_names_the_least_and_the_most_steps_and_a_flag_is_for_all() {
 
 #[test]
 fn help_teaches() {
-    // At a glance, and what it fits in.
+    // The short help, and the size that it fits in.
     let glance = parity("-h").stdout;
     assert!(glance.lines().count() <= 42, "{glance}");
     for word in ["--num-ones", "--models", "--out", "tapezoo parity --models", "--help explains"] {

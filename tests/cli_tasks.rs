@@ -29,7 +29,7 @@ fn run(line: &str) -> Ran {
     Ran { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// It must succeed without warnings; returns its output.
+/// Assert that the command succeeds without warnings; returns its output.
 #[track_caller]
 fn prints(line: &str) -> String {
     let ran = run(line);
@@ -37,7 +37,7 @@ fn prints(line: &str) -> String {
     ran.stdout
 }
 
-/// It must stop with status 2 before any work, with one error that contains all `words`, and without a panic.
+/// Assert that the command stops with status 2 before any work, with one error that contains all `words`, and no panic.
 #[track_caller]
 fn refuses(line: &str, words: &[&str]) {
     let ran = run(line);

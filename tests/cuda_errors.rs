@@ -37,7 +37,7 @@ fn emulated() -> Option<Tape> {
     Tape::open(Device::Emulated).inspect_err(|why| device::skipped(why)).ok()
 }
 
-/// The device's error in what `f` does.
+/// The device's error when `f` runs.
 fn fault<R>(tape: &Tape, f: impl FnOnce() -> R) -> String {
     match guarded(tape.cx().gpu(), f) {
         Ok(_) => panic!("there should have been a fault"),

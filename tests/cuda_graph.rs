@@ -53,7 +53,7 @@ fn a_replayed_step_is_the_launched_one() {
     }
 }
 
-/// Over a cell, a memory and a cache. What the heads find depends on the tokens of the step.
+/// N-gram heads over a cell, a memory and a cache. Their matches depend on the tokens of the step.
 #[test]
 fn a_replayed_step_with_ngram_heads_is_the_launched_one() {
     let Some(device) = device() else { return };
@@ -156,7 +156,7 @@ fn what_cannot_be_recorded_is_said() {
     assert!(error.contains("keeps a state from batch to batch"), "{error}");
 }
 
-/// A recorded copy reads the host's memory again when it is replayed, and whoever asked for it has none by then.
+/// A recorded copy reads the host's memory again when it is replayed, and by then the caller has freed that memory.
 #[test]
 fn a_recorded_copy_has_its_own_source() {
     let Some(device) = device() else { return };
@@ -171,7 +171,7 @@ fn a_recorded_copy_has_its_own_source() {
     });
     assert_eq!(x.to_f64(), [3.0; 70]);
     for _ in 0..2 {
-        // Where the source was, others write.
+        // Other tensors are written where the source was.
         let others: Vec<_> = (0..100).map(|i| Tensor::full([70], DType::I32, f64::from(i))).collect();
         gpu.replay(&mut graph);
         assert_eq!((x.to_f64(), copied.to_f64(), others.len()), (vec![-7.0; 70], vec![5.0; 70], 100));

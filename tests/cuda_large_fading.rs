@@ -31,7 +31,7 @@ fn inputs(g: &mut Gen, [b, t, h, k, v]: [usize; 5], gates: usize, gate: fn(&mut 
 }
 
 fn adding(chunk: usize) -> Box<dyn Op> {
-    Box::new(GatedLinearAttention { chunk, scale: 0.7 })
+    Box::new(GatedLinearAttention { chunk, parts: 1, scale: 0.7 })
 }
 
 /// q, k, v, keys to erase by, the first state and, if wanted, gates.
@@ -52,7 +52,7 @@ const SIZES: [([usize; 5], usize); 10] = [
     ([1, 70, 1, 130, 3], 64),
     ([1, 40, 2, 36, 5], 32),
     ([1, 20, 1, 18, 20], 16),
-    // Heads enough for blocks that go along them.
+    // Enough heads for blocks that go along them.
     ([1, 40, 64, 5, 33], 32),
     ([1, 70, 1, 5, 3], 100),
     ([1, 0, 2, 4, 3], 8),
@@ -83,7 +83,7 @@ fn keys_of_their_own_erase_in_several_chunks() {
     }
 }
 
-/// Whatever comes later, what came before keeps every bit.
+/// A change at a later step changes no bit of an earlier output.
 #[test]
 fn what_comes_later_reaches_nothing_before() {
     let Some(device) = device() else { return };

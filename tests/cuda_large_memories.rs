@@ -42,8 +42,8 @@ fn a_value_that_is_not_finite_reaches_no_step_before_it() {
     }
 }
 
-/// The same of attention in bf16, whose tiles are larger: of narrow heads, whose values are looked at only if
-/// the sums say so, and of others.
+/// The same for attention in bf16, whose tiles are larger: with narrow heads, whose values are checked only if a sum is
+/// not finite, and with wide ones.
 #[test]
 fn a_value_that_is_not_finite_reaches_no_query_before_it() {
     let Some(device) = device() else { return };
@@ -92,7 +92,7 @@ fn attention_of_several_tiles() {
     }
 }
 
-/// Of either sign, none, and one that makes scores larger.
+/// Scales of either sign, zero, and one that makes scores larger.
 #[test]
 fn attention_of_any_scale() {
     for scale in [-0.3, 0.0, 1.5] {
@@ -130,7 +130,7 @@ fn linear_attention_of_several_chunks() {
         (1, 70, 1, 72, 136, 64, None),
         (1, 40, 2, 32, 16, 32, Some(0.1)),
         (2, 75, 2, 17, 9, 32, Some(0.1)),
-        // Heads enough for blocks that go along them.
+        // Enough heads for blocks that go along them.
         (2, 70, 32, 20, 33, 64, None),
         (1, 40, 16, 72, 136, 32, None),
         (1, 50, 1, 33, 70, 16, None),
@@ -146,7 +146,7 @@ fn linear_attention_of_several_chunks() {
         if normalize.is_some() {
             x.push(g.range([b, h, k], 0.1, 2.0));
         }
-        let op = || Box::new(LinearAttention { chunk, scale: 0.3, normalize }) as Box<dyn Op>;
+        let op = || Box::new(LinearAttention { chunk, parts: 1, scale: 0.3, normalize }) as Box<dyn Op>;
         follows(&format!("linear attention {b} {t} {h} {k} {v} {chunk}"), &op, &x, 2);
     }
 }

@@ -239,7 +239,7 @@ fn norms() {
         check(&format!("layer_norm {rows} {n}"), |g| (Box::new(LayerNorm { eps }), x(g, 3)));
         check(&format!("layer_norm without bias {rows} {n}"), |g| (Box::new(LayerNorm { eps }), x(g, 2)));
         check(&format!("rms_norm {rows} {n}"), |g| (Box::new(RmsNorm { eps }), x(g, 2)));
-        // No length of numbers in bf16 is 4.1, where the gradient jumps.
+        // No row in bf16 has the length 4.1, at which the gradient jumps.
         for (eps, smooth) in [(0.1, true), (0.1, false), (4.1, false)] {
             check(&format!("l2_norm {rows} {n} {eps} {smooth}"), |g| (Box::new(L2Norm { eps, smooth }), x(g, 1)));
         }
@@ -302,7 +302,7 @@ fn convolutions() {
             });
         }
     }
-    // Enough elements for long pieces; of single channels and of packs.
+    // Enough elements for long pieces, with single channels and with packs.
     for d in [70, 72] {
         check(&format!("a large conv of {d}"), |g| {
             (Box::new(CausalConv1d), vec![g.normal([2, 2000, d]), g.normal([d, 4]), g.normal([2, 3, d])])

@@ -23,7 +23,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
-/// Columns on a terminal: what stands above a letter takes none.
+/// Columns on a terminal: marks above a letter take none.
 fn width(line: &str) -> usize {
     line.chars().filter(|c| !('\u{300}'..'\u{370}').contains(c)).count()
 }
@@ -113,7 +113,8 @@ fn what_is_not_there_is_said() {
     elsewhere.refuses("exercise delta_step", &["there are no exercises here"]);
 }
 
-/// What replaces what in a file, where the lines of the project cannot replace its hole as they are.
+/// The texts to replace in a file and their replacements, where the lines of the project do not fill its hole as they
+/// are.
 const FILLED: &[(&str, &[(&str, &str)])] = &[
     ("derivative", &[("", "sigmoid(x) + x * sigmoid(x) * sigmoid(-x)")]),
     (
@@ -196,7 +197,8 @@ const FILLED: &[(&str, &[(&str, &str)])] = &[
     ("coalesced", &[("todo!", ""), ("threadIdx.x * each + j", "j * blockDim.x + threadIdx.x")]),
 ];
 
-/// What a reader may get wrong: in a file with its hole filled, what stands for what, and which check notices.
+/// Mistakes that a reader may make: the exercise, the right text in its filled file, the wrong one, and the check that
+/// notices.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("derivative", "x * sigmoid(x) * sigmoid(-x)", "x * sigmoid(-x)", "it is what finite differences say"),
     ("cross_entropy", "(x - top).exp()", "x.exp()", "logits of 1000"),
@@ -337,7 +339,7 @@ fn each_fails_as_shipped_passes_with_its_solution_and_notices_a_mistake() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // As a reader sees it.
+    // The exercise as a reader sees it.
     let (status, said, _) = self::exercise("derivative");
     assert!(status == Some(1) && said.contains("the hole is still open") && said.contains("--hint"), "{said}");
 }

@@ -13,7 +13,7 @@ use tapezoo::{
 /// Narrow heads go side by side, unless they are told to go by tiles.
 const KERNELS: [&str; 2] = ["fast", "fast,-causal_attention.side_by_side"];
 const WAYS: [(Form, &str); 3] = [(Form::Parallel, "fast"), (Form::Fused, KERNELS[0]), (Form::Fused, KERNELS[1])];
-/// Around the tiles of both kernels, and no token.
+/// Lengths around the tiles of both kernels, and no token.
 const LENGTHS: [usize; 14] = [0, 1, 2, 3, 15, 16, 17, 33, 63, 64, 65, 127, 128, 130];
 const WIDTHS: [(usize, usize); 5] = [(1, 1), (3, 4), (8, 5), (9, 3), (17, 20)];
 
@@ -28,7 +28,7 @@ fn steep(g: &mut Gen) -> f64 {
     }
 }
 
-/// Numbers that single precision has.
+/// The number rounded to single precision.
 fn single(x: f64) -> f64 {
     f64::from(x as f32)
 }
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes later, what came before keeps every bit.
+    /// A change at a later step changes no bit of an earlier output.
     #[test]
     fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2..LENGTHS.len(), width in 0..WIDTHS.len()) {
         let x = draw(seed, LENGTHS[t], WIDTHS[width]);
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// A gate that is shut hides all before it, and what lets nothing through has no gradient, to the last bit.
+    /// A gate that is shut hides all before it, and the hidden inputs have no gradient, to the last bit.
     #[test]
     fn nothing_passes_a_shut_gate(seed in any::<u64>(), t in 2..LENGTHS.len(), width in 0..WIDTHS.len()) {
         let g = &mut Gen::new(seed);
@@ -193,7 +193,8 @@ fn a_sequence_in_pieces_is_the_sequence() {
     }
 }
 
-/// Sums of thousands of gates keep their digits in single precision: of small ones that are alike, and of large ones.
+/// Sums of thousands of gates keep their digits in single precision, with small gates that are alike and with large
+/// ones.
 #[test]
 fn single_precision_is_enough_for_long_sequences() {
     let gates: [fn(&mut Gen) -> f64; 3] =

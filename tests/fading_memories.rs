@@ -1,4 +1,4 @@
-//! The two memories that most mixers are, in parallel and in chunks, beside their recurrence.
+//! The two memories that most mixers use, in parallel and in chunks, beside their recurrence.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -70,7 +70,17 @@ fn steep(g: &mut Gen) -> f64 {
     }
 }
 
-const CHUNKS: [Form; 5] = [Form::Parallel, Form::Chunked(1), Form::Chunked(5), Form::Chunked(16), Form::Chunked(64)];
+/// Two sequences in two parts are whole, in five they are three runs each, and in 90 runs of a step where there are so few.
+const CHUNKS: [Form; 8] = [
+    Form::Parallel,
+    Form::Chunked(1),
+    Form::Chunked(5),
+    Form::Chunked(16),
+    Form::Chunked(64),
+    Form::Split(2),
+    Form::Split(5),
+    Form::Split(90),
+];
 
 fn forms() -> impl Iterator<Item = (Form, &'static str)> {
     CHUNKS.into_iter().flat_map(|form| KERNELS.map(|by| (form, by)))
@@ -92,7 +102,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes later, what came before keeps every bit.
+    /// A change at a later step changes no bit of an earlier output.
     #[test]
     fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2usize..40, erases in any::<bool>(), wide in any::<bool>()) {
         let g = &mut Gen::new(seed);

@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What can be wrong with a mixer.
+/// A fault of a mixer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     ForgetsItsState,
@@ -181,7 +181,7 @@ fn streaming_equals_the_whole_sequence() {
 
 /// A form that the mixer does not have is refused where it is asked for.
 #[test]
-#[should_panic(expected = "form 'fused': gla has no such form; it has recurrent, parallel, chunked")]
+#[should_panic(expected = "form 'fused': gla has no such form; it has recurrent, parallel, split, chunked")]
 fn a_form_that_is_not_there_is_refused() {
     let model = Model::new(&ModelConfig { mixer: "gla".into(), ..ModelConfig::default() }, 0, DType::F32).unwrap();
     let tape = Tape::default();
@@ -212,7 +212,7 @@ fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tole
     }
 }
 
-/// The n-gram read-out by its definition, in plain loops: what stood behind each earlier place with the same n tokens.
+/// The n-gram read-out by its definition, in plain loops: the states behind each earlier place with the same n tokens.
 fn followed(ids: &[i32], h: &[f64], d: usize, n: usize) -> Vec<f64> {
     let mut o = vec![0.0; h.len()];
     for t in 0..ids.len() {
@@ -241,7 +241,7 @@ proptest! {
         };
         let want = rows(&h);
         let past = g.below(s);
-        // The last is not read by any.
+        // The last state is not read by any.
         (0..d).for_each(|c| h[(s - 1) * d + c] = f64::NAN);
         for (form, dtype) in [(Form::Recurrent, DType::F64), (Form::Parallel, DType::F64), (Form::Parallel, DType::F32)] {
             let tape = Tape::default();

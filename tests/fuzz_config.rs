@@ -106,14 +106,14 @@ fn set(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// What is said of the costs, and a step of each model that is small.
+/// Estimate the costs, and take a step of each model that is small.
 fn small_step(cfg: &TrainConfig) -> Result<(), String> {
     quietly(|| {
         let _ = capacity::cost([cfg].into_iter());
         for own in cfg.each_model().unwrap() {
             let bytes = capacity::memory(&own, &Model::hollow(&own.model, own.dtype).unwrap())[0].bytes;
             if bytes < 2e7 && own.batch * own.train_len.max <= 2048 {
-                // That a number is not finite is no fault.
+                // An error about a number that is not finite is no fault.
                 let _ = Trainer::new(&own, own.seed).and_then(|mut trainer| trainer.step());
             }
         }
@@ -145,7 +145,7 @@ fn any_configuration_is_read_or_refused_in_two_lines() {
         }
         let mut text = String::new();
         write!(text, "{table}").unwrap();
-        // Processor time, which does not grow when others are at work here.
+        // Processor time does not grow when other processes are at work.
         let start = cpu_ms();
         // The tables as flags make them, and as text.
         let read = match g.coin() {

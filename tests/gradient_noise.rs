@@ -1,4 +1,4 @@
-//! Noise on the gradient: what it is, where it is added, and that it comes again.
+//! Noise on the gradient: its distribution, the place where it is added, and that it is reproducible.
 #![allow(clippy::unwrap_used)]
 
 mod close;
@@ -94,7 +94,7 @@ fn a_run_that_is_interrupted_goes_on_to_the_same_bits() {
         torn = load(file.path(), &cfg, 1).unwrap().0;
     }
     assert_eq!(weights(&whole), weights(&torn));
-    // And it is not the run without noise, nor one with less.
+    // The run is neither the run without noise, nor one with less.
     for other in ["grad_noise = 0.0", "grad_noise = 0.2"] {
         let mut other = Trainer::new(&config(other), 1).unwrap();
         (0..8).for_each(|_| assert!(other.step().is_ok()));

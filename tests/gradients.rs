@@ -6,7 +6,7 @@ use tapezoo::{
     ops::OPS,
 };
 
-/// That a check holds of every op.
+/// Assert that a check holds for every op.
 fn each(check: impl Fn(OpCase) -> Checked) -> Result<(), TestCaseError> {
     OPS.iter().try_for_each(|entry| check(entry.into())).map_err(TestCaseError::fail)
 }

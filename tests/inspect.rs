@@ -161,7 +161,7 @@ fn names_that_nobody_listens_to_leave_the_tape_as_it_is() {
     }
 }
 
-/// The numbers that these bytes are.
+/// The numbers that these bytes encode.
 fn numbers<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
@@ -242,7 +242,7 @@ fn a_page_of_a_large_model_has_what_fits() {
     }
 }
 
-/// Equal, or to the precision of 16 bits.
+/// Assert that values are equal, or equal to the precision of 16 bits.
 fn same(series: &Series, shown: &[f32], what: &str) {
     assert_eq!(series.data.len(), shown.len(), "{what}");
     for (&a, &b) in series.data.iter().zip(shown) {
@@ -375,7 +375,7 @@ fn roots_of_known_polynomials() {
 
 #[test]
 fn two_reflections_are_a_rotation() {
-    // By twice the angle between the keys.
+    // The rotation is by twice the angle between the keys.
     let angle: f32 = 0.3;
     let k = Series { shape: vec![2, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin()] };
     let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };

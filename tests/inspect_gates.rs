@@ -1,5 +1,5 @@
-//! The gates on the inspector's pages: their equations, with the recorded numbers and the weights in them, give what was
-//! recorded.
+//! The gates on the inspector's pages: their equations, with the recorded numbers and the weights in them, give the
+//! recorded values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +79,7 @@ impl Block<'_> {
         numbers[place].into()
     }
 
-    /// What braces stand for.
+    /// The value of an expression in braces.
     fn place(&self, text: &str, t: usize, at: At) -> f64 {
         let product = |text: &str, at: At| text.split(" * ").map(|f| self.factor(f, t, at)).product::<f64>();
         if let Some(letter) = text.strip_prefix("size:") {
@@ -92,7 +92,7 @@ impl Block<'_> {
         (0..self.size(letter)).map(|x| product(sum, &[&[(letter, x)], at].concat())).sum()
     }
 
-    /// What the right side of an equation comes to: a number, or one of two.
+    /// The value of an equation's right side: a number, or one of two.
     fn worth(&self, right: &str, t: usize, at: At, s: f64) -> Vec<f64> {
         let number = |(i, text)| {
             if i % 2 == 0 { String::from(text) } else { format!("({})", self.place(text, t, at)).replace('-', "−") }
@@ -108,7 +108,7 @@ impl Block<'_> {
     }
 }
 
-/// What is left of a formula to read, and the s in it.
+/// The rest of a formula that is still to be read, and the value of s in it.
 struct Rest<'a> {
     text: &'a str,
     s: f64,
@@ -205,7 +205,7 @@ fn indices(axes: &str, shape: &[usize]) -> Vec<Vec<(char, usize)>> {
     })
 }
 
-/// See that every gate of a mixer is what its equation gives; how many numbers were compared.
+/// Assert that every gate of a mixer has the value of its equation. Returns how many numbers were compared.
 fn check(mixer: &str, spec: &str, s: f64) -> usize {
     let (view, traced) = (view::of(mixer).unwrap(), traced(spec));
     for (name, series) in traced.weights.iter().flatten() {

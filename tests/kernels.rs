@@ -12,7 +12,7 @@ use tapezoo::{
     ops::OPS,
 };
 
-/// That a check holds of every op.
+/// Assert that a check holds for every op.
 fn each(check: impl Fn(OpCase) -> Checked) -> Result<(), TestCaseError> {
     OPS.iter().try_for_each(|entry| check(entry.into())).map_err(TestCaseError::fail)
 }
@@ -25,7 +25,7 @@ proptest! {
         each(|op| op.kernels(seed, uses))?;
     }
 
-    /// In single precision too, of small sizes.
+    /// The same in single precision, with small sizes.
     #[test]
     fn what_defines_an_op_does_so_in_either_precision(seed in any::<u64>()) {
         each(|op| op.precisions(seed))?;

@@ -53,8 +53,8 @@ fn levels(page: &Path) -> HashMap<String, usize> {
     order.split('←').enumerate().flat_map(of).collect()
 }
 
-/// See that the files of a folder know no module above their own, and no two modules each other but those of `pairs`; the
-/// number of files.
+/// Assert that the files of a folder know no module above their own, and that no two modules know each other except
+/// `pairs`. Returns the number of files.
 fn check(folder: &Path, page: &str, prefixes: &[&str], pairs: &[(&str, &str)]) -> usize {
     let (level, mut seen) = (levels(&folder.join(page)), 0);
     let mut known_by: HashMap<(String, String), PathBuf> = HashMap::new();
@@ -96,7 +96,7 @@ fn modules_know_those_before_them_alone() {
 /// A mixer is one file that is read at a sitting.
 #[test]
 fn the_file_of_a_mixer_has_at_most_150_lines() {
-    // Its lines, rounded up, and what they are.
+    // The number of lines, rounded up, and the reason for them.
     let longer = [("mlstm", 215, "the whole block of the xLSTM, and a parallel form with a stabiliser")];
     for name in tapezoo::models::names() {
         let lines = tapezoo::models::source(name).unwrap().lines().count();

@@ -1,4 +1,4 @@
-//! What a program meets that uses the crate as a library: errors that say what to do, and panics at its own line.
+//! The crate as a library: errors that say what to do, and panics at the caller's own line.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn a_published_model_without_a_state_is_not_read_token_by_token() {
         let carries = ["lstm", "quasi_lstm", "lru"].contains(&mixer);
         for said in [model.stream().next(1), model.stream().read(&[0, 1])] {
             match said {
-                // Of the quasi-LSTM a block, or nothing.
+                // The quasi-LSTM reads a whole block or nothing.
                 Ok(_) => assert!(carries && mixer != "quasi_lstm", "{mixer} is read"),
                 Err(e) => {
                     let remedy = if carries { "takes multiples of its block" } else { "use the clean mixer" };
@@ -53,7 +53,7 @@ fn weights_are_loaded_whole_or_not_at_all() {
     let numbers = |model: &Model| model.params().flat().to_f64();
     let mut model = Model::new(&config("lstm"), 0, DType::F32).unwrap();
     let before = numbers(&model);
-    // Of another size in the last of the tensors, of fewer, of more, of another type, cut short.
+    // Files whose last tensor has another size, with fewer tensors, with more, of another type, and cut short.
     let deeper = ModelConfig { layers: 3, ..config("lstm") };
     let [classes, shallow] =
         [ModelConfig { classes: 5, ..config("lstm") }, ModelConfig { layers: 1, ..config("lstm") }];
@@ -69,7 +69,7 @@ fn weights_are_loaded_whole_or_not_at_all() {
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 8]).unwrap();
     assert!(model.load(&file).is_err() && numbers(&model) == before, "a file that was cut short");
-    // While a tape has the old ones.
+    // The weights are read while a tape holds the old ones.
     fs::write(&file, bytes).unwrap();
     let tape = Tape::default();
     let bound = model.params().bind(&tape);
@@ -79,11 +79,11 @@ fn weights_are_loaded_whole_or_not_at_all() {
 }
 
 thread_local! {
-    /// Where the last panic of this thread was, and what it said.
+    /// The place and the message of the last panic of this thread.
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// That a call panics at the line where it was made, and says these words.
+/// Assert that a call panics at the line where it was made, with these words.
 #[track_caller]
 fn panics<R>(words: &[&str], call: impl FnOnce() -> R) {
     let here = Location::caller();
@@ -293,7 +293,7 @@ fn a_mixer_and_a_task_of_a_program_are_taken_by_name() {
     panics(&["'s5'"], || tasks::add::<Largest>("s5"));
 }
 
-/// The mean of all inputs so far; of it only a step is written down.
+/// The mean of all inputs so far; only its step is defined.
 struct Mean {
     width: usize,
     forms: Vec<Form>,

@@ -10,12 +10,12 @@ use std::{fs, time::Duration};
 use tapezoo::{
     inspect::source,
     models,
+    tensor::Cores,
     train::{
         Trainer,
         checkpoint::{self, Written},
         config::TrainConfig,
         jobs::{jobs, run_all},
-        micro_batches::Cores,
         rundir::{self, RunDir},
     },
 };
@@ -72,6 +72,27 @@ fn idle_cores_change_no_bit() {
         for idle in [1, 2, 7] {
             assert!(on(idle) == alone, "{name}: {idle} idle cores");
         }
+    }
+}
+
+/// The form `split` depends on its number of parts; where each part is a sequence, its bits do not.
+#[test]
+fn idle_cores_change_no_bit_of_a_split_sequence() {
+    for (name, head_dim) in [("gla", 4), ("gla", 20), ("linear_transformer", 4), ("linear_transformer", 20)] {
+        let on = |batch: usize, form: &str, idle: usize| {
+            let changes = format!(
+                "models = [\"{name}\"]\nbatch = {batch}\nform = \"{form}\"\n\
+                 [model]\nwidth = 8\nheads = 2\nhead_dim = {head_dim}\nmlp = 8\nstate = 4"
+            );
+            let mut trainer = trainer(name, &changes);
+            trainer.share(&Cores::idle(idle));
+            course(trainer)
+        };
+        let alone = on(1, "split:3", 0);
+        for idle in [1, 2, 7] {
+            assert!(on(1, "split:3", idle) == alone, "{name}: {idle} idle cores");
+        }
+        assert!(on(5, "split:3", 1) == on(5, "chunked", 0), "{name}: whole sequences");
     }
 }
 

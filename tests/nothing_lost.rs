@@ -1,4 +1,4 @@
-//! However a process ends, and whatever runs beside it: finished work is kept, and messages about it are true.
+//! Finished work is kept, and messages about it are true, however a process ends and whatever runs beside it.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -63,7 +63,7 @@ const LONG: &str = "--models lstm --seeds 1 --steps 1000000 --train-len 8 --batc
 const SHORT: &str = "--models lstm --seeds 2 --steps 5 --train-len 4 --batch 2 --width 4 --mlp 4 --eval-lens 4 --threads 1 \
     --checkpoint-every 0.001";
 
-/// `TAPEZOO_KILLS=200` tries this many moments.
+/// A run that is killed in its first moments starts again; `TAPEZOO_KILLS=200` tries this many moments.
 #[test]
 fn killed_in_its_first_moments_it_starts_again() {
     let kills: u64 = env::var("TAPEZOO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(16);

@@ -328,7 +328,7 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     let mut model = Model::new(&ModelConfig { mixer: "gla".into(), vocab: 5, ..ModelConfig::default() }, 0, DType::F32).unwrap();
     let p = model.params().bind(&tape);
     complains!(model.forward(&p, ids, Form::Recurrent), "token 7", "0..5");
-    complains!(model.forward(&p, tape.constant(&ints(&[0, 4], [1, 2])), Form::Fused), "'fused'", "gla", "it has recurrent, parallel, chunked");
+    complains!(model.forward(&p, tape.constant(&ints(&[0, 4], [1, 2])), Form::Fused), "'fused'", "gla", "it has recurrent, parallel, split, chunked");
     let (mut adam, grads) = (Adam::of(model.params(), AdamConfig::default()), model.params().flat().clone());
     complains!(adam.update(0.1, model.params_mut(), &grads), "shared", "reset the tape");
 }

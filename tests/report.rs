@@ -393,11 +393,11 @@ impl Drop for Served {
     }
 }
 
-/// A request to a page that is served on this machine: what came back, head and body.
+/// Request a page that is served on this machine. Returns the answer, head and body.
 fn ask(port: u16, path: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // By 1.0 a page comes in one piece.
+    // With HTTP 1.0 a page comes in one piece.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").unwrap();
     let mut said = String::new();
     stream.read_to_string(&mut said).unwrap();
@@ -429,13 +429,13 @@ fn a_watched_report_keeps_up_with_the_runs() {
     let page = ask(port, "/", address);
     assert!(page.contains("trained on length 32</h2>"), "{page}");
     assert!(page.contains(&format!("now !== '{now}'")), "another stamp than {now}");
-    // Somebody who says more than there comes, and somebody who never reads, hold up nobody.
+    // A client that announces more bytes than it sends, and a client that never reads, hold up no other.
     let mut stalled = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(stalled, "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Length: 100000000\r\n\r\n").unwrap();
     let mut deaf = TcpStream::connect(("127.0.0.1", port)).unwrap();
     write!(deaf, "GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
     assert_eq!(now, stamp());
-    // Not for pages of other sites, whatever name they give this machine.
+    // Pages of other sites are refused, whatever name they give this machine.
     let said = ask(port, "/", "evil.example:80");
     assert!(said.starts_with("HTTP/1.0 403"), "{said}");
     let said = ask(port, "/../etc/passwd", address);

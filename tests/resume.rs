@@ -49,7 +49,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
             let bytes = fs::read(&file).unwrap();
             let timeless = file.extension().is_some_and(|e| e == "json").then(|| {
                 let mut report: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-                // And what covers the times.
+                // The checksum covers the times, so it is left out as well.
                 report["checksum"] = 0.into();
                 for key in ["steps_per_s", "wall_s"] {
                     assert!(report[key].as_f64().unwrap() > 0.0, "{key} in {}", file.display());
@@ -279,7 +279,7 @@ fn two_processes_do_not_work_on_one_run() {
     let one = out(dir.path()).replace("lstm,gpt --seeds 2", "gpt --seeds 1");
     let mut child = command(&one).spawn().unwrap();
     wait_for(|| dir.path().join("gpt-seed0/metrics.jsonl").exists(), &mut child);
-    // Neither to resume it nor to delete it.
+    // Another process may neither resume the run nor delete it.
     for flags in [resume(dir.path()), format!("{one} --force"), one.clone()] {
         let (status, stdout, said) = run(&flags);
         assert_eq!((status, stdout.as_str()), (Some(2), ""), "{said}");

@@ -66,7 +66,7 @@ impl Place {
         stdout
     }
 
-    /// It must refuse with status 2 and a message that contains these words, and change no file.
+    /// Assert that it refuses with status 2 and a message that contains these words, and changes no file.
     #[track_caller]
     fn refuses(&self, flags: &str, words: &[&str]) {
         let before = everything(self.0.path());
@@ -96,7 +96,7 @@ fn everything(top: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// What does not depend on time.
+/// The files whose contents do not depend on time.
 fn bits(top: &Path) -> BTreeMap<String, Vec<u8>> {
     let kept =
         |name: &str| name.ends_with("metrics.jsonl") || name.ends_with(".safetensors") || name.ends_with(".toml");
@@ -346,7 +346,7 @@ fn a_run_that_fails_is_a_result() {
     let (status, table, said) = place.sweep("grid.toml");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("of 8 runs stopped before the end") && table.contains("failed)"), "{said}{table}");
-    // It would fail again, and so is not repeated.
+    // A run that failed would fail again, and so is not repeated.
     let before = bits(&place.at("runs"));
     assert_eq!(place.sweep("grid.toml").0, Some(1));
     same(&before, &bits(&place.at("runs")));
@@ -417,10 +417,10 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
         let row: String = values.iter().map(|value| format!("<td class=\"text\">{value}</td>")).collect();
         assert!(report.page.contains(&format!("{row}<td>2</td><td>{mean}")), "{row} {mean}");
     }
-    // What the page is made of does not take the points away.
+    // The page still lists the points.
     contains(&report.page, "Each point and each other run directory");
 
-    // Of one point alone there is nothing to compare, and the others were not asked for.
+    // A point alone has nothing to be compared with, and the others were not asked for.
     let report = |path: &Path| tapezoo::report::report(&[path.into()], &indicatif::ProgressBar::hidden()).unwrap();
     let one = report(&out.join("lr=0.001,model.mlp=8"));
     assert!(!one.page.contains("Sweep grid") && one.runs == 4, "{} runs", one.runs);

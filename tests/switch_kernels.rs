@@ -96,7 +96,7 @@ fn what_ran_is_said() {
     }
 }
 
-/// What a program says to flags separated by spaces.
+/// The status and the output of a program with flags separated by spaces.
 fn run(name: &str, flags: &str) -> (Option<i32>, String) {
     let output = program(name).args(flags.split(' ')).output().unwrap();
     (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())

@@ -290,7 +290,7 @@ fn every_figure_has_a_configuration_that_trains() {
     }
 }
 
-/// As `scripts/zoo.py` joins them, and as docs/zoo_results.md says.
+/// The configurations are as `scripts/zoo.py` joins them, and as docs/zoo_results.md says.
 #[test]
 fn the_zoo_has_models_of_one_size_and_a_configuration_for_every_task() {
     let read = |name: &str| std::fs::read_to_string(format!("{DIR}/zoo/{name}")).unwrap();

@@ -1,4 +1,4 @@
-//! `tapezoo` itself: its subcommands, what it lists, and what it tells a shell and a manual.
+//! `tapezoo` itself: its subcommands, its lists, its completions for shells and its manual pages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +50,7 @@ fn every_subcommand_explains_itself_under_its_name() {
         for flag in ["-h", "--help"] {
             let help = prints(&format!("{name} {flag}"));
             assert!(help.contains(&format!("Usage: tapezoo {name}")), "{help}");
-            // What can be typed is said as it is typed.
+            // Every example in the help is a command as it is typed.
             let examples = help.lines().skip_while(|line| !line.starts_with("Examples:")).skip(1);
             for line in examples.take_while(|line| line.starts_with("  ")).filter(|l| !l.starts_with("   ")) {
                 assert!(line.starts_with("  tapezoo "), "{name} {flag}: {line}");
@@ -80,7 +80,7 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
         let table = prints(&format!("train {flags} {small}"));
         assert!(table.contains(says), "{flags}: {table}");
     }
-    // The same numbers as by the shorthand.
+    // The numbers are the same as with the shorthand.
     let one = |program: &str| prints(&format!("{program} --types 2 --train-len 4 --eval-lens 4 --show 1"));
     assert_eq!(one("train"), one("dyck"));
     refuses("train --task parity --types 2", &["--types belongs to the task dyck, and this is parity"]);

@@ -1,5 +1,5 @@
-//! The task text: what is drawn from where, its score in bits, every place that it reaches, and models that go on by
-//! themselves.
+//! The task text: the places of its samples, its score in bits, all parts of the program that it reaches, and models
+//! that generate.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +39,7 @@ fn rows(task: &dyn Task, index: u64, len: usize) -> Vec<(Vec<i32>, Vec<i32>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Every byte of this text is known by the two before it: where a row is from can be seen.
+    /// Every byte of this text follows from the two before it, so a row shows where it is from.
     #[test]
     fn training_and_evaluation_never_read_the_same_byte(n in 40..250usize, part in 0.05..0.6f64, len in 1..12usize, seed in any::<u64>()) {
         let place = Place::new();
@@ -99,7 +99,7 @@ fn a_text_is_long_enough_for_its_lengths_or_refused() {
     }
 }
 
-/// The score is that of a softmax written once more here.
+/// The score equals that of a softmax that is written once more here.
 #[test]
 fn bits_per_byte_are_those_of_the_logits() {
     let cfg = "models = ['lstm']\ntrain_len = 8\neval_lens = [8, 5]\nsteps = 3\nbatch = 4\neval_batch = 3\neval_batches = 2\n\

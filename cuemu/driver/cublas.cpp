@@ -101,7 +101,7 @@ static int product(Handle* h, const Product& p) {
     if (x->type != F32 && x->type != F64 && x->type != BF16) return refuse(UNSUPPORTED, "cuBLAS: data type %d", x->type);
   // cuBLAS may split a long sum and would add its parts in bf16.
   if (p.c.type == BF16 && !(h->mode & DISALLOW_REDUCED_PRECISION_REDUCTION)) return refuse(UNSUPPORTED, "cuBLAS: a bf16 product whose parts may be added in bf16 (cublasSetMathMode)");
-  // What cuBLAS takes for itself then would become a part of the graph.
+  // Memory that cuBLAS takes for itself then would become a part of the graph.
   if (h->stream && h->stream->capturing && !h->workspace) return refuse(UNSUPPORTED, "cuBLAS: a product is captured without a workspace (cublasSetWorkspace)");
   if (!p.m || !p.n || !p.batch || cuemu::options.record) return SUCCESS;
   return submit(h->stream, [p] { return multiply(p); });

@@ -1,4 +1,4 @@
-// What the counters see of a module's mathematics; without them, nothing (machine/count.cpp).
+// Mathematical functions that the counters count; without counters, nothing (machine/count.cpp).
 #pragma once
 #ifdef CUEMU_COUNT
 

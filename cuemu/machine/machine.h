@@ -186,7 +186,7 @@ struct Compiled {
 Compiled compile(const std::string& source, const std::string& name, const std::vector<std::string>& options, const std::vector<std::string>& names);
 std::string home();                                    // the directory of the libraries and of the kernels' headers
 std::string library_of(const std::string& image, std::string& error);  // the shared object for an image, built if need be
-// What the program called the module, and the type in its `typedef .. S;`: what its tensors' elements are.
+// The program's name of the module, and the type in its `typedef .. S;`, which its tensors' elements have.
 void described(const std::string& image, std::string& name, std::string& element);
 
 }  // namespace cuemu

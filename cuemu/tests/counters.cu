@@ -73,7 +73,7 @@ KERNEL one_place_two_callers(const float* x, float* y) {
   sum += at(x + 64);
   y[threadIdx.x] = sum;
 }
-// What comes after the lanes have met is another visit.
+// An access after the lanes have met is another visit.
 KERNEL one_place_twice(const float* x, float* y) {
   float sum = 0;
   for (int k = 0; k < 2; k++) {

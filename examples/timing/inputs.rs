@@ -27,7 +27,7 @@ impl Inputs<'_> {
         Var::concat(&vec![block; times], 0).value().window(0, shape)
     }
 
-    /// What `draw` draws, f32 in place of bf16: the inputs that [`tapezoo::ops::in_f32`] names.
+    /// The tensor that `draw` draws, f32 in place of bf16: for the inputs that [`tapezoo::ops::in_f32`] names.
     pub fn in_f32<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> T {
         let dtype = self.dtype;
         self.dtype = dtype.real();

@@ -58,7 +58,7 @@ def sources(revision):
 
 
 def selected(passes, options):
-    """Those asked for, with the launches asked for."""
+    """The passes that are asked for, with the launches that are asked for."""
     for p in passes:
         if p.dtype != options.dtype:
             continue
@@ -88,7 +88,7 @@ def check(options, passes):
 
 
 def page(found, theirs):
-    """The part of docs/gpu.md that is written."""
+    """The part of docs/gpu.md that this program writes."""
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("nvidia-cuda-nvrtc", "triton", "fla-core"))
     took = Measured()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()

@@ -134,7 +134,7 @@ def kept(key, make):
 
 
 def parameters(ptx, kernel):
-    """The size of each."""
+    """The size of each parameter."""
     sizes = []
     for row in ptx.split(f".entry {kernel}(")[1].split("{")[0].splitlines():
         if found := re.search(r"\.param .*\.[a-z](\d+)\s.*?param_\d+(?:\[(\d+)\])?", row):

@@ -21,7 +21,7 @@ WALK = 200_000
 
 @dataclass
 class Cost:
-    """Of a whole launch, in numbers that add up."""
+    """The cost of a whole launch, in numbers that add up."""
 
     kernel: str
     registers: int
@@ -169,7 +169,7 @@ class Walker:
         return self.known[key]
 
     def costs(self, of):
-        """Those of the launches of a Pass."""
+        """The costs of the launches of a Pass."""
         if not of.shorter:
             return [self.cost(launch) for launch in of.launches]
         long, short = of.shorter[:2]

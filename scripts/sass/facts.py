@@ -23,7 +23,7 @@ def quotient(x, y):
 
 
 def odd_sum(lane, n):
-    """Of a loop that lanes leave at different times, with a branch in it."""
+    """The sum of a loop that lanes leave at different times, with a branch in it."""
     total = 0
     for i in range(lane % 7 + n):
         if (i + lane) % 3 == 0:
@@ -107,7 +107,7 @@ CHAINS = [
 
 
 def chains():
-    """What is wrong with a warp's time, as lines."""
+    """The errors in a warp's time, as lines."""
     wrong = []
     for text, expected in CHAINS:
         rows = "\n".join(f"        /*{16 * n:04x}*/ {ins};" for n, ins in enumerate(text.split("; ")))
@@ -120,7 +120,7 @@ def chains():
 
 
 def check():
-    """What is wrong, as lines."""
+    """All errors, as lines."""
     text = TEXT + "".join(KERNEL % (n, cuda) for n, (cuda, _) in enumerate(FACTS))
     done = compile.kept(
         [text, ARCH, "facts"], lambda: (compile.disassemble(compile.build("facts.cu", text, ARCH)[0]), {})

@@ -120,7 +120,7 @@ def read(text):
 
 
 def faults(found, before):
-    """What has fallen back, as lines; and how many numbers are better than recorded."""
+    """The numbers that have fallen back, as lines; and how many numbers are better than recorded."""
     wrong, better = [], 0
     for key, (mma, expected, each, occupancy, wide) in found.items():
         name = " ".join(key)

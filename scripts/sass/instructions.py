@@ -31,7 +31,7 @@ def wavefronts(addresses, mask, size):
 
 
 class Instructions(Operands):
-    """Of a warp, which also has `special` registers, {name: 32 lanes}, and counts in `memory`."""
+    """The instructions of a warp, which also has `special` registers, {name: 32 lanes}, and counts in `memory`."""
 
     # --- Integers. ---
 
@@ -118,7 +118,7 @@ class Instructions(Operands):
         d, (carry, rest) = self.put(args[0]), self.flags_behind(args[1:])
         x, y = self.number(rest[0]), self.wide(rest[1])
         if "HI" not in flags:
-            # What is subtracted is shifted first: it is carried for 0 too, as in `wide`.
+            # A subtrahend is shifted first: it is carried for 0 too, as in `wide`.
             minus, by = rest[0][0] == "-", U32(int(rest[2], 16))
             x, rest = self.number(rest[0].lstrip("-")), rest[3:]
             shifted = lambda: x() << by
@@ -221,7 +221,7 @@ class Instructions(Operands):
     COMPARE |= {f"{name}U": compare for name, compare in COMPARE.items()}
 
     def combined(self, flags, args, others):
-        """What is written of a comparison's result: it and, to a second predicate, its contrary, with a third."""
+        """The predicates that a comparison writes: its result and, to a second predicate, its contrary, with a third."""
         first, second, third = self.put_flag(args[0]), self.put_flag(args[1]), self.flag(others)
         if "OR" in flags:
             join = lambda x, y: x | y
@@ -579,7 +579,7 @@ class Instructions(Operands):
         return run
 
     def generic(self, address, size, outside):
-        """Of a pointer that may be to shared memory, which has addresses below 4 GB."""
+        """The access of a pointer that may be to shared memory, which has addresses below 4 GB."""
         inside = self.shared_access(lambda: address().astype(U32), size)
         return lambda m: (outside if int(address()[(m & -m).bit_length() - 1]) >> 32 else inside)(m)
 

@@ -33,7 +33,7 @@ class Launch:
 
     @property
     def sizes(self):
-        """What each parameter takes."""
+        """The bytes that each parameter takes."""
         return [8 * len(arg) if isinstance(arg, list) else arg[0] for arg in self.args]
 
     def walked(self):

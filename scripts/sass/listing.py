@@ -43,7 +43,7 @@ def bits(op):
 
 
 def kind(op, args=()):
-    """What an instruction is counted as. `int` is all integer arithmetic, moves and control."""
+    """The kind that an instruction is counted as. `int` is all integer arithmetic, moves and control."""
     name = op.split(".")[0]
     if name in ("HMMA", "HGMMA", "IMMA", "DMMA", "QGMMA", "IGMMA"):
         return "mma"

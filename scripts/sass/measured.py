@@ -27,7 +27,7 @@ class Measured:
                 pass_.append((kernel, float(ms)))
 
     def elsewhere(self, p):
-        """What others took for a pass."""
+        """The times of other programs for a pass."""
         theirs = self.others.get((p.op, p.way, p.dtype), {})
         return ", ".join(f"{whose} {sum(ms for _, ms in took):.3g}" for whose, took in theirs.items())
 

@@ -35,7 +35,7 @@ def floats(x):
 
 
 class Operands:
-    """Of a warp: registers `r` (32 lanes in a row), predicates `p`, `constants` {offset: 32-bit word} of bank 0."""
+    """The operands of a warp: registers `r` (32 lanes in a row), predicates `p`, `constants` {offset: 32-bit word} of bank 0."""
 
     def row(self, text, write=False):
         """The row of a register."""
@@ -176,7 +176,7 @@ class Operands:
         return lambda: sum((part() for part in parts[1:]), parts[0]())
 
     def flags_behind(self, args):
-        """Predicates that follow the first operand: what is carried."""
+        """Predicates that follow the first operand: the carries."""
         count = 0
         while count < len(args) and self.is_flag(args[count]):
             count += 1

@@ -11,7 +11,7 @@ VERSION = "2.9.1"
 
 
 class Base:
-    """In place of a class, to inherit from, to subscribe and to call."""
+    """A stand-in for a class, to inherit from, to subscribe and to call."""
 
     def __init__(self, *args, **options):
         pass
@@ -24,7 +24,7 @@ class Base:
 
 
 class Anything:
-    """In place of a value: it may be called, compared, asked for its parts. As a decorator it gives the function."""
+    """A stand-in for a value: it may be called, compared, asked for its parts. As a decorator it gives the function."""
 
     def __call__(self, *args, **options):
         return args[0] if len(args) == 1 and callable(args[0]) and not options else Anything()

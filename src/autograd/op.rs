@@ -1,4 +1,4 @@
-//! What an operation is: its output shapes, its value and its derivative, on every device, and sample inputs.
+//! Operations: each has output shapes, a value and a derivative on every device, and sample inputs.
 
 use super::{Gen, Var};
 use crate::{
@@ -26,19 +26,19 @@ pub trait Op: Send + 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 
-    /// What the outputs are. A shape alone is of the dtype of `x[0]`; other outputs are pairs of a shape and a dtype.
+    /// The shapes and dtypes of the outputs. A shape alone is of the dtype of `x[0]`; other outputs are pairs of both.
     ///
     /// # Errors
     /// When the inputs do not fit together: a sentence with the shapes in it. The tape panics with it, the
     /// op's name and the line of the formula.
     fn infer(&self, x: In) -> Result<Outs, String>;
 
-    /// What the op is, if it is a primitive.
+    /// The primitive, if the op is one.
     fn primitive(&self) -> Option<&dyn Primitive> {
         None
     }
 
-    /// What the op is, if it is not a primitive: its results as a formula over other ops. The tape then knows the
+    /// The definition of an op that is no primitive: its results as a formula over other ops. The tape then knows the
     /// derivative as well.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let _ = x;
@@ -281,7 +281,7 @@ pub fn zeroed<D: Elements + ?Sized>((elements, acc): (&mut D, bool)) -> &mut D {
     elements
 }
 
-/// What a kernel sees of a gradient: the tensor, or its elements in host memory.
+/// A kernel's view of a gradient: the tensor, or its elements in host memory.
 pub trait Elements {
     /// The view of this tensor.
     fn of(t: &mut Tensor) -> &mut Self;

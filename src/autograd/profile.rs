@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-/// What one kind of op has cost.
+/// The cost of one kind of op.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// How many times it ran forward.

@@ -9,7 +9,7 @@ pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
 use super::{Grad, In, Kernel, Kernels, Op, Outs, Profile, Value, Var};
-use crate::tensor::{Cx, DType, Device, Products, Shape, Tensor};
+use crate::tensor::{Cores, Cx, DType, Device, Products, Shape, Tensor};
 use std::{
     borrow::Cow,
     cell::{Cell, RefCell},
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a node did: it computed an op, in one of two ways, or it reshaped a value.
+/// The work of a node: it computed an op, in one of two ways, or it reshaped a value.
 enum Action {
     Op(Box<dyn Op>, Way),
     /// The same buffer under another shape.
@@ -155,6 +155,11 @@ impl Tape {
     pub fn with_kernels(mut self, kernels: Kernels) -> Tape {
         self.kernels = kernels;
         self
+    }
+
+    /// Compute on these cores besides, when they are idle. A tape of its own does so on all cores of the machine.
+    pub(crate) fn share(&mut self, cores: &Cores) {
+        self.cx.share(cores);
     }
 
     /// The device context that ops run in.

@@ -22,7 +22,7 @@ pub struct File<'a> {
     /// The lines of each row.
     links: Vec<Vec<RangeInclusive<usize>>>,
     shapes: Vec<Vec<(String, String)>>,
-    /// What the places of its rows and lines begin with: "eq-" and "L".
+    /// The prefixes of the ids of its rows and lines: "eq-" and "L".
     places: [&'static str; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What a training step of each mixer costs in time and memory, as measured: `examples/scaling.rs` writes the file.
+//! Time and memory of a training step of each mixer, as measured: `examples/scaling.rs` writes the file.
 
 use crate::report::{
     plot::{Figure, Line, Point},

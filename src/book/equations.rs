@@ -20,7 +20,7 @@ pub struct Row {
     pub text: String,
     /// Whether it goes on with the row before.
     pub goes_on: bool,
-    /// What stands beside it.
+    /// The remarks beside it.
     pub remarks: Vec<String>,
     /// Its number, as the file has it: "(1)", "(eq. 16, 17)".
     pub number: Option<String>,

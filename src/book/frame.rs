@@ -1,4 +1,4 @@
-//! What all pages share: the style sheet, the script, and what is around a page.
+//! The parts that all pages share: the style sheet, the script, and the frame of a page.
 
 use super::prose;
 use crate::{inspect::page::PAINT, report::plot};
@@ -16,8 +16,8 @@ pub fn script() -> String {
     format!("'use strict';\n(() => {{\n{}}})();\n", parts.join("\n"))
 }
 
-/// What is around every page.
-pub fn around(head: &str, main: &Markup, trains: bool) -> String {
+/// A whole page of this main part. With scripts it has the library, and these files beside it.
+pub fn around(head: &str, main: &Markup, scripts: Option<&[String]>) -> String {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -34,7 +34,11 @@ pub fn around(head: &str, main: &Markup, trains: bool) -> String {
                     "Made by tapezoo " (env!("CARGO_PKG_VERSION")) " from the files of its mixers. Links to papers "
                     "lead out of the site; all else works without a network."
                 } }
-                @if trains { script src="engine.js" defer {} script src="inspector.js" defer {} }
+                @if let Some(more) = scripts {
+                    script src="engine.js" defer {}
+                    script src="inspector.js" defer {}
+                    @for file in more { script src=(file) defer {} }
+                }
                 script src="book.js" defer {}
             }
         }
@@ -47,7 +51,7 @@ pub fn words(text: &str) -> Markup {
     PreEscaped(prose::inline(text, &|_| None))
 }
 
-/// What a page says where the site was made without the library.
+/// The note on a page of a site that was made without the library.
 pub fn no_library() -> Markup {
     html! { aside { p {
         "This site was made without the library for the browser, so its pages train no model. To have it: "

@@ -13,16 +13,40 @@ const largest = data => data.reduce((most, x) => Number.isFinite(x) ? Math.max(m
 // A model in its panel. `controls` tells what the reader has chosen.
 function panelOf(place, lib, controls) {
   const $ = what => place.querySelector(what);
+  const given = window.trained?.[place.dataset.mixer];
   let losses = [], steps = 0, model;
 
-  function restart() {
+  function fresh() {
     losses = [];
     const range = 'signed' in place.dataset ? `eigenvalues = "${controls.signed() ? '-1..1' : '0..1'}"\n` : '';
     model = lib.make(place.dataset.settings.replace(/^seed = .*$/m, `seed = ${controls.seed()}`) + range);
     steps = model.steps;
     for (const cell of place.querySelectorAll('[data-len], .loss')) cell.textContent = '–';
+  }
+
+  // A model with random weights.
+  function restart() {
+    fresh();
     $('.told').textContent = `${model.parameters.toLocaleString('en')} random weights, not trained yet.`;
     draw();
+  }
+
+  // The model that was trained when the page was made: with the seed of the settings, and eigenvalues from −1 to 1 where
+  // there is the choice.
+  function open() {
+    if (!given) return restart();
+    fresh();
+    losses = given.losses;
+    lib.load(Uint8Array.from(atob(given.weights), c => c.charCodeAt(0)));
+    tellAccuracy(given.accuracy);
+    $('.told').textContent = `${model.parameters.toLocaleString('en')} weights, trained for ${steps} steps when this page was made: ${inWords(given.accuracy)}.`;
+    draw();
+    $('.step').textContent = `${steps} of ${steps}`;
+  }
+
+  const inWords = accuracy => accuracy.map(([len, share]) => `${percent(share)} right at length ${len}`).join(', ');
+  function tellAccuracy(accuracy) {
+    for (const [len, share] of accuracy) $(`[data-len="${len}"]`).textContent = percent(share);
   }
 
   // One step, if one is left; the accuracy every fifty steps and at the end.
@@ -30,8 +54,8 @@ function panelOf(place, lib, controls) {
     losses.push(lib.step(1));
     if (lib.steps() % 50 && lib.steps() < steps) return;
     const accuracy = lib.evaluate();
-    for (const [len, share] of accuracy) $(`[data-len="${len}"]`).textContent = percent(share);
-    $('.told').textContent = `After ${lib.steps()} steps: loss ${losses.at(-1).toFixed(4)}, ${accuracy.map(([len, share]) => `${percent(share)} right at length ${len}`).join(', ')}.`;
+    tellAccuracy(accuracy);
+    $('.told').textContent = `After ${lib.steps()} steps: loss ${losses.at(-1).toFixed(4)}, ${inWords(accuracy)}.`;
   }
 
   function draw() {
@@ -109,7 +133,7 @@ function panelOf(place, lib, controls) {
     $('.seen').replaceChildren(table, spectrum, ...matrices, make('div', { class: 'quantities' }, ...overTime));
   }
 
-  return { place, lib, restart, step, draw, drawStates, done: () => lib.steps() >= steps, told: text => { $('.told').textContent = text; } };
+  return { place, lib, given, restart, open, step, draw, drawStates, done: () => lib.steps() >= steps, told: text => { $('.told').textContent = text; } };
 }
 
 async function startLab() {
@@ -153,13 +177,23 @@ async function startLab() {
     }, 300);
   }
 
-  function restart() {
+  // Begin with random weights, or with those that were trained before; Train then begins with random weights too.
+  let trainedBefore = false;
+  function begin(trained) {
     running = false;
+    trainedBefore = trained;
     $('train').textContent = 'Train';
     $('train').disabled = false;
-    $('restart').disabled = true;
-    for (const panel of panels) panel.restart();
+    $('restart').disabled = !trained;
+    $('given').disabled = trained;
+    for (const panel of panels) trained ? panel.open() : panel.restart();
     inspect();
+  }
+  const restart = () => begin(false);
+  function open() {
+    if ($('signed')) $('signed').checked = true;
+    $('seed').value = 0;
+    begin(true);
   }
 
   // Steps for a part of a frame, then the pictures, until it is done or stopped.
@@ -190,19 +224,22 @@ async function startLab() {
     bytes = await unpacked(window.engine);
     delete window.engine;
     panels = [panelOf(places[0], await openLibrary(bytes), controls)];
-    restart();
+    $('given').hidden = !panels[0].given;
+    begin(Boolean(panels[0].given));
   } catch (e) {
     $('train').disabled = true;
     return tell(e.message);
   }
   $('train').addEventListener('click', () => {
+    if (trainedBefore) restart();
     running = !running;
     $('train').textContent = running ? 'Pause' : 'Go on';
-    $('restart').disabled = false;
+    $('restart').disabled = $('given').disabled = false;
     go();
     inspect();
   });
   $('restart').addEventListener('click', restart);
+  $('given').addEventListener('click', open);
   $('signed')?.addEventListener('change', restart);
   // Of two models only the parent may have the switch.
   const offer = () => { if ($('signed')) $('signed').parentElement.hidden = !places.some(place => !place.hidden && 'signed' in place.dataset); };
@@ -213,7 +250,7 @@ async function startLab() {
     form.classList.toggle('two', $('beside').checked);
     offer();
     if (!panels[1]) panels[1] = panelOf(places[1], await openLibrary(bytes), controls);
-    restart();
+    begin(trainedBefore);
   });
   for (const id of ['bits', 'place']) $(id).addEventListener('input', () => shown().forEach(panel => panel.drawStates()));
   $('bits').addEventListener('input', inspect);

@@ -2,10 +2,13 @@
 
 use super::tree::{about, name};
 use crate::{
+    error::{Error, Result},
     inspect::{page, view},
     models,
     report::mathml::math,
+    train::{Trainer, config::TrainConfig},
 };
+use base64::{Engine, engine::general_purpose::STANDARD};
 use maud::{Markup, PreEscaped, html};
 use std::collections::BTreeMap;
 
@@ -22,6 +25,34 @@ pub fn settings(mixer: &str) -> String {
          eval_batches = 2\neval_batch = 32\nlr = 1e-2\nwarmup = 50\nmicro_batches = 1\ndevice = \"cpu\"\n\n\
          [model]\nlayers = 1\nwidth = 16\nheads = 2\nhead_dim = 8\nmlp = 32\n"
     )
+}
+
+/// The script that has the weights of a mixer's page when it opens: the model of [`settings`], trained, with eigenvalues
+/// from −1 to 1 where it can have them; and what it is worth at each length.
+///
+/// # Errors
+/// When training leaves the finite numbers.
+pub fn trained(mixer: &str) -> Result<String> {
+    let signed = models::names_with(|has| has.eigenvalues).contains(&mixer);
+    let text = settings(mixer) + if signed { "eigenvalues = \"-1..1\"\n" } else { "" };
+    let cfg: TrainConfig = text.parse()?;
+    let cfg = cfg.for_model(mixer)?;
+    let mut trainer = Trainer::new(&cfg, cfg.seed)?;
+    let mut losses = vec![];
+    while trainer.steps() < cfg.steps {
+        // As many digits as a curve shows.
+        losses.push((1e4 * trainer.step()?.loss).round() / 1e4);
+    }
+    let accuracy: Vec<(String, f64)> =
+        trainer.evaluate()?.0.into_iter().map(|(len, share)| (len.to_string(), share)).collect();
+    let weights = trainer.model().to_safetensors(&serde_json::json!({})).map_err(Error::config)?;
+    let about = serde_json::json!({ "losses": losses, "accuracy": accuracy, "weights": STANDARD.encode(weights) });
+    Ok(format!("'use strict';\n(window.trained ??= {{}}).{mixer} = {about};\n"))
+}
+
+/// The file of that script.
+pub fn trained_file(mixer: &str) -> String {
+    format!("trained-{mixer}.js")
 }
 
 /// The equations of the inspector's views of these mixers, as mathematics.
@@ -41,7 +72,7 @@ pub fn lab(mixer: &str) -> Markup {
     let any_signed = [Some(mixer), parent].iter().flatten().any(|name| signed.contains(name));
     let panel = |mixer: &str, hidden: bool| {
         html! {
-            div.panel data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
+            div.panel data-mixer=(mixer) data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
                 h3 { (name(mixer)) }
                 dl.meters {
                     div { dt { "step" } dd.step { "0" } }
@@ -59,12 +90,14 @@ pub fn lab(mixer: &str) -> Markup {
         p {
             "One block of this mixer, of width 16, learns parity: after each bit, is the number of ones so far even (1) "
             "or odd (0)? It is the library itself that runs in this page. It trains on sequences of 16 bits; those of "
-            "32 and 64 show whether it has found the rule."
+            "32 and 64 show whether it has found the rule. The page opens with a model that was trained when the page "
+            "was made; press Train to see another learn from the start."
         }
         form #lab {
             div.controls {
                 button #train type="button" { "Train" }
                 button #restart type="button" disabled { "Start over" }
+                button #given type="button" hidden { "Trained already" }
                 @if any_signed { label { input #signed type="checkbox" checked; " eigenvalues from −1 to 1" } }
                 @if let Some(parent) = parent {
                     label { input #beside type="checkbox"; " beside its parent, " (name(parent)) }

@@ -59,7 +59,7 @@ pub fn index(trains: bool) -> String {
             } }
         }
     };
-    around("The annotated zoo", &main, trains)
+    around("The annotated zoo", &main, trains.then_some(&[]))
 }
 
 /// A table of all mixers, by the kind of their state.
@@ -91,7 +91,7 @@ pub fn table() -> String {
             }
         }
     };
-    around("All mixers in one table: the annotated zoo", &main, false)
+    around("All mixers in one table: the annotated zoo", &main, None)
 }
 
 /// The list of exercises.
@@ -111,7 +111,7 @@ pub fn exercises() -> String {
             ol { @for exercise in &EXERCISES { li { (exercise.title) " " code.term { (exercise.name) } } } }
         }
     };
-    around("Exercises: the annotated zoo", &main, false)
+    around("Exercises: the annotated zoo", &main, None)
 }
 
 /// The forms of a mixer.

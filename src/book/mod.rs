@@ -1,6 +1,6 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
-//! What a page says comes from here: [`prose`] reads the documentation at the head of the file, [`equations`] its
+//! The contents of a page come from these modules: [`prose`] reads the documentation at the head of the file, [`equations`] its
 //! equations and the lines that compute them, [`cores`] has the ops that run it over a sequence, [`cost`] what was
 //! measured, and [`tracks`] what tests show.
 //!
@@ -8,7 +8,8 @@
 //! mixers, [`lab`] the part that trains, and `page` puts a mixer's page together. `lists` has the pages of all mixers and
 //! of all exercises, and [`tour`] leads through eight stops. `frame` is around every page.
 //!
-//! Where the library was built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
+//! Where the library was built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer. A
+//! page then opens with a model that [`Site::new`] has trained.
 
 mod annotated;
 #[doc(hidden)]
@@ -38,8 +39,11 @@ use crate::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use indicatif::ProgressBar;
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
 };
 
 /// Where `scripts/web.sh` leaves the library.
@@ -52,19 +56,22 @@ const MOST: u64 = 3 << 20;
 pub struct Site {
     /// Each file: its name, and what is in it.
     pub files: Vec<(String, String)>,
-    /// What the site lacks, and how to have it.
+    /// The parts that the site lacks, and how to have them.
     pub notes: Vec<String>,
 }
 
 impl Site {
-    /// The site, with the library for the browser from this file, if it is there.
+    /// The site, with the library for the browser from this file, if it is there. Its pages begin with models that are
+    /// trained here, on all cores, unless `untrained` says not to.
     ///
     /// # Errors
     /// When the file is there and cannot be read, or is no compressed module.
-    pub fn new(library: &Path, bar: &ProgressBar) -> Result<Site> {
+    pub fn new(library: &Path, untrained: bool, bar: &ProgressBar) -> Result<Site> {
         let names = models::names();
-        bar.set_length(names.len() as u64 + 1);
         let engine = engine(library)?;
+        let (trains, mut notes) = (engine.is_some() && !untrained, vec![]);
+        bar.set_length(names.len() as u64 * if trains { 2 } else { 1 } + 1);
+        let trained = if trains { trained(&names, &mut notes, bar) } else { BTreeMap::new() };
         let mut files = vec![
             ("book.css".to_string(), frame::style()),
             ("book.js".into(), frame::script()),
@@ -76,10 +83,14 @@ impl Site {
         bar.inc(1);
         for name in names {
             bar.set_message(name);
-            files.push((tree::file(name), page::page(name, engine.is_some())));
+            let models = [Some(name), tree::about(name).parent.map(|parent| parent.0)];
+            let scripts =
+                models.iter().flatten().filter(|name| trained.contains_key(**name)).map(|name| lab::trained_file(name));
+            let scripts: Vec<String> = scripts.collect();
+            files.push((tree::file(name), page::page(name, engine.as_ref().map(|_| &scripts[..]))));
             bar.inc(1);
         }
-        let mut notes = vec![];
+        files.extend(trained.into_iter().map(|(name, script)| (lab::trained_file(name), script)));
         match engine {
             Some(text) => files.extend([("engine.js".into(), text), ("inspector.js".into(), lab::inspector())]),
             None => notes.push(format!(
@@ -102,14 +113,46 @@ impl Site {
         for (name, text) in others.chain(self.files.iter().filter(is_index)) {
             files::whole::write(&dir.join(name), text.as_bytes())?;
         }
-        // A library that an earlier site had would be offered by nothing.
-        for name in ["engine.js", "inspector.js"] {
+        // A library or a trained model that an earlier site had would be offered by nothing.
+        let of_earlier = ["engine.js", "inspector.js"].map(String::from).into_iter();
+        for name in of_earlier.chain(models::names().into_iter().map(lab::trained_file)) {
             if !self.files.iter().any(|file| file.0 == name) {
                 files::whole::remove_file(&dir.join(name))?;
             }
         }
         Ok(dir.join("index.html"))
     }
+}
+
+/// The scripts with the weights of trained models, by mixer; where training fails, a note says so.
+fn trained<'a>(names: &[&'a str], notes: &mut Vec<String>, bar: &ProgressBar) -> BTreeMap<&'a str, String> {
+    let (left, found) = (Mutex::new(names.iter()), Mutex::new(BTreeMap::new()));
+    let next = || left.lock().ok()?.next().copied();
+    let work = || {
+        while let Some(name) = next() {
+            bar.set_message(format!("training {name}"));
+            let script = lab::trained(name);
+            bar.inc(1);
+            if let Ok(mut found) = found.lock() {
+                found.insert(name, script);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..thread::available_parallelism().map_or(1, usize::from) {
+            // Where the system has no more threads, there is still this one.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut scripts = BTreeMap::new();
+    for (name, script) in found.into_inner().unwrap_or_default() {
+        match script {
+            Ok(script) => drop(scripts.insert(name, script)),
+            Err(e) => notes.push(format!("{name}: its page begins with an untrained model: {}", e.shown())),
+        }
+    }
+    scripts
 }
 
 /// The script that holds the library, where there is one.

@@ -18,8 +18,8 @@ use crate::{
 };
 use maud::{Markup, PreEscaped, html};
 
-/// The page of a mixer.
-pub fn page(mixer: &str, trains: bool) -> String {
+/// The page of a mixer. It trains models where it has `scripts`: files with trained weights, of this mixer and its parent.
+pub fn page(mixer: &str, scripts: Option<&[String]>) -> String {
     let about = about(mixer);
     let file_of = File::new(models::source(mixer).unwrap_or_default(), ["eq-", "L"]);
     let core = cores::of(mixer);
@@ -69,11 +69,11 @@ pub fn page(mixer: &str, trains: bool) -> String {
             }
             section #try aria-labelledby="h-try" {
                 h2 #h-try { "Train it here" }
-                @if trains { (lab(mixer)) } @else { (no_library()) }
+                @if scripts.is_some() { (lab(mixer)) } @else { (no_library()) }
             }
         }
     };
-    around(&format!("{title}: the annotated zoo"), &main, trains)
+    around(&format!("{title}: the annotated zoo"), &main, scripts)
 }
 
 /// The op that runs the recurrence over a sequence, and how a gradient comes back through it.
@@ -121,7 +121,7 @@ fn facts(mixer: &str, about: &About) -> Markup {
     }
 }
 
-/// What measures them.
+/// The command that measures time and memory.
 const COMMAND: &str = "cargo run --release --example scaling -- --data src/book/cost.tsv";
 
 /// Time and memory as measured, beside those of the parent.

@@ -15,9 +15,9 @@ pub struct Stop {
     title: &'static str,
     equation: &'static str,
     sentences: [&'static str; 3],
-    /// What the picture begins with.
+    /// The tokens that the picture begins with.
     pub tokens: &'static str,
-    /// What each token does.
+    /// The effect of each token.
     alphabet: &'static str,
     try_it: &'static str,
     question: &'static str,
@@ -180,7 +180,7 @@ pub fn page(trains: bool) -> String {
             @for (i, stop) in STOPS.iter().enumerate() { (set(i, stop)) }
         }
     };
-    around("A guided tour: the annotated zoo", &main, trains)
+    around("A guided tour: the annotated zoo", &main, trains.then_some(&[]))
 }
 
 fn set(i: usize, stop: &Stop) -> Markup {

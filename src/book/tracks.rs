@@ -1,9 +1,10 @@
-//! What a mixer can and cannot track, and the test that shows it, or the reason where there is no test.
+//! The abilities of each mixer: whether it can track a state, and the test that shows it, or the reason where there is no
+//! test.
 
 /// A paragraph for each mixer: what the term buys in which it differs from its parent.
 const ZOO: &str = include_str!("../../docs/zoo.md");
 
-/// What the new term of a mixer buys: its paragraph in docs/zoo.md, which begins with its name in bold.
+/// The gain of a mixer's new term: its paragraph in docs/zoo.md, which begins with its name in bold.
 pub fn buys(mixer: &str) -> Option<String> {
     let letters = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
     ZOO.split("\n\n").find_map(|paragraph| {
@@ -23,15 +24,15 @@ pub struct Shown {
     pub fact: &'static str,
 }
 
-/// What no test shows.
+/// A fact that no test shows.
 pub struct Theory {
     /// The mixers that it is about.
     pub mixers: &'static [&'static str],
-    /// What is held to be so, and why.
+    /// The fact, and the reason for it.
     pub why: &'static str,
 }
 
-/// What is known without a test, and what is not known.
+/// Facts that are known without a test, and open questions.
 pub const THEORY: [Theory; 12] = [
     Theory {
         mixers: &[
@@ -249,7 +250,7 @@ pub const SHOWN: [Shown; 21] = [
     },
 ];
 
-/// What no test shows of a mixer: what theory says, and what is open.
+/// The facts about a mixer that no test shows: those from theory, and open questions.
 pub fn untested(mixer: &str) -> impl Iterator<Item = &'static Theory> {
     THEORY.iter().filter(move |theory| theory.mixers.contains(&mixer))
 }

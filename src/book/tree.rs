@@ -11,7 +11,7 @@ pub fn file(mixer: &str) -> String {
     format!("{mixer}.html")
 }
 
-/// What its file says of it.
+/// The facts that its file states.
 pub fn about(mixer: &str) -> &'static About {
     models::about(mixer).unwrap_or(&UNKNOWN)
 }

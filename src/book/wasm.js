@@ -8,7 +8,7 @@ async function openLibrary(bytes) {
     new Uint8Array(lib.memory.buffer, at, utf8.length).set(utf8);
   };
   const answer = () => new TextDecoder().decode(new Uint8Array(lib.memory.buffer, lib.answer(), lib.answer_len()));
-  // What panicked has left its message, and the module cannot go on.
+  // A panic has left its message, and the module cannot go on.
   const call = (name, ...given) => {
     try {
       return lib[name](...given);
@@ -23,6 +23,12 @@ async function openLibrary(bytes) {
   return {
     // A fresh trainer of this configuration, TOML.
     make(toml) { give(toml); return ask('make'); },
+    // The weights of a safetensors file, for the model that was made.
+    load(weights) {
+      const at = lib.buffer(weights.length);
+      new Uint8Array(lib.memory.buffer, at, weights.length).set(weights);
+      ask('load');
+    },
     // The loss of the last of n steps.
     step(n) {
       const loss = call('step', n);
@@ -32,7 +38,7 @@ async function openLibrary(bytes) {
     steps: () => lib.steps(),
     // [[length, accuracy], …]
     evaluate: () => ask('evaluate'),
-    // What the model does along this sequence.
+    // The model's quantities along this sequence.
     trace(text) { give(text); return ask('trace'); },
     // The same as data of the inspector's page.
     inspect(text) { give(text); return ask('inspect'); },

@@ -60,7 +60,7 @@ type Found = Vec<(String, Vec<f64>)>;
 struct Uses {
     seed: u64,
     uses: u64,
-    /// What all inputs are multiplied by.
+    /// The factor of all inputs.
     scale: f64,
 }
 
@@ -233,7 +233,7 @@ impl OpCase {
         }
     }
 
-    /// What defines it does so in single precision too, of small sizes.
+    /// The definition holds in single precision too, at small sizes.
     ///
     /// # Errors
     /// When it does not.

@@ -98,7 +98,7 @@ pub fn in_bounds(task: &dyn Task, x: &[i32], y: &[i32]) -> Checked {
 /// The tokens and targets of `b` sequences.
 pub fn batch(task: &dyn Task, seed: u64, b: usize, len: impl Into<Len>) -> (Vec<i32>, Vec<i32>) {
     let len = len.into();
-    // What no task writes, so that a position left out is outside of the bounds.
+    // No task writes this number, so that a position left out is outside of the bounds.
     let (mut tokens, mut targets) = (vec![-7; b * len.max], vec![-7; b * len.max]);
     task.fill_range(&mut rng::stream(seed, "train", 0), len, &mut tokens, &mut targets);
     (tokens, targets)

@@ -18,7 +18,7 @@ use std::{
 /// index.html.
 ///
 /// Where the library was built for a browser, each page also trains its mixer, and shows its states along bits that the
-/// reader types. To build it, in the repository: `rustup target add wasm32-unknown-unknown`, then `scripts/web.sh`.
+/// reader types. It opens with a model that this command trains, which takes some ten seconds for all of them. To build it, in the repository: `rustup target add wasm32-unknown-unknown`, then `scripts/web.sh`.
 #[derive(Parser)]
 #[command(name = "book", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Book {
@@ -28,6 +28,9 @@ pub(super) struct Book {
     /// The library as WebAssembly, compressed by gzip; without it the pages train nothing
     #[arg(long, value_name = "FILE", default_value = LIBRARY)]
     library: PathBuf,
+    /// Train no models: pages begin with random weights
+    #[arg(long)]
+    untrained: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -41,7 +44,7 @@ pub(super) fn run(args: &Book) -> ExitCode {
     if let Err(e) = check(args) {
         return fail(&e, 2);
     }
-    match with_bar("{wide_bar} {pos} of {len} pages, {eta}", |bar| Site::new(&args.library, bar)) {
+    match with_bar("{wide_bar} {pos} of {len}: {msg}, {eta}", |bar| Site::new(&args.library, args.untrained, bar)) {
         Ok(site) => finish(&site, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
         Err(e) => fail(&e, 2),
     }
@@ -49,7 +52,7 @@ pub(super) fn run(args: &Book) -> ExitCode {
 
 /// Before any work: whether the site can go there, and the library be had.
 fn check(args: &Book) -> Result<()> {
-    let Book { out, library } = args;
+    let Book { out, library, .. } = args;
     if out.exists() && !out.is_dir() {
         let what = "is a file; expected a directory, or a name for a new one";
         return Err(Error::config(format!("--out {}: {what}", out.display())));

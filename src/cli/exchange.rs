@@ -51,13 +51,13 @@ pub(super) struct Import {
     /// The mixer that its layers are; --help names those of each package
     #[arg(long, value_name = "MIXER", alias = "model")]
     models: String,
-    /// What stands before the names of a layer, with {} for its number: model.layers.{}.attn. [default: nothing]
+    /// The prefix of the names of a layer, with {} for its number: model.layers.{}.attn. [default: nothing]
     #[arg(long, value_name = "NAME")]
     prefix: Option<String>,
     /// The numbers of the layers to take, in the order of the model's blocks [default: all that are there]
     #[arg(long, value_name = "N,N,..", value_delimiter = ',')]
     blocks: Option<Vec<usize>>,
-    /// What the model is to learn, which gives its tokens and classes: see `tapezoo tasks` [default: parity]
+    /// The task that the model is to learn, which gives its tokens and classes: see `tapezoo tasks` [default: parity]
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
     /// A TOML file with other numbers of the model and of its training (see config.toml in any run directory)
@@ -77,7 +77,7 @@ pub(super) struct Import {
     sizes: Sizes,
 }
 
-/// What `-h` says of the flags of `import`.
+/// The lines of `-h` about the flags of `import`.
 const AT_A_GLANCE: [(&str, &str); 11] = [
     ("file", "A safetensors file"),
     ("from", "The package whose names are in it: torch, fla, xlstm or mamba"),
@@ -117,7 +117,7 @@ pub(super) struct Export {
     /// The package whose names to write: torch, fla, xlstm or mamba
     #[arg(long, value_name = "PACKAGE", value_parser = package(), hide_possible_values = true)]
     to: Package,
-    /// What stands before the names of a layer, with {} for the number of the block [default: nothing for one block,
+    /// The prefix of the names of a layer, with {} for the number of the block [default: nothing for one block,
     /// layers.{}. for several]
     #[arg(long, value_name = "NAME")]
     prefix: Option<String>,

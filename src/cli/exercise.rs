@@ -92,7 +92,7 @@ fn check(root: &Path, exercise: &Exercise) -> Result<bool> {
     let Some(program) = programs.get(name) else {
         return print(format!("{file} does not compile: the compiler says why above\n")).map(|()| false);
     };
-    // What the emulator reports of a kernel is a part of what the checks say.
+    // The checks repeat the emulator's report of a kernel.
     let stderr = if file.ends_with(".cu") { Stdio::null() } else { Stdio::inherit() };
     let passes = Command::new(program).current_dir(root).stderr(stderr).status();
     let passes = passes.map_err(Error::io(program))?.success();

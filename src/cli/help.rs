@@ -1,4 +1,4 @@
-//! What `--help` says of a training program: every flag with the presets' values, and a first look at `-h`.
+//! The help of a training program: in `--help` every flag with the presets' values, in `-h` a first look.
 
 use super::say;
 use crate::{
@@ -15,7 +15,7 @@ use toml::{Table, Value};
 /// task.
 pub(super) type Presets = &'static [(&'static str, &'static str)];
 
-/// What `-h` says of the flags that matter first; the others are in `--help`.
+/// The lines of `-h` about the flags that matter first; the others are in `--help`.
 const FIRST: [(&str, &str); 17] = [
     ("task", "What is learned"),
     ("text", "Text files of your own, byte by byte"),
@@ -102,7 +102,7 @@ pub(super) fn warn_of_old_names(matches: &ArgMatches) {
     }
 }
 
-/// What `--preset` takes. The name that a preset has in configurations is understood too.
+/// The values of `--preset`. The name that a preset has in configurations is understood too.
 fn names(presets: Presets) -> PossibleValuesParser {
     let shown = |name: &str| presets.iter().any(|(shown, _)| *shown == name);
     let value = |&(name, preset): &(&'static str, &'static str)| {

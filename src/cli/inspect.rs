@@ -41,7 +41,7 @@ pub(super) struct Inspect {
     /// A second model on the same sequence, side by side: a SPEC as of --model, or a RUN_DIR as of --checkpoint
     #[arg(long, value_name = "SPEC|RUN_DIR")]
     compare: Option<String>,
-    /// What is learned: parity, dyck, mqar, disjoint, text, icll, window_parity, delayed_match, s3, s4, s5, a5, z60,
+    /// The task: parity, dyck, mqar, disjoint, text, icll, window_parity, delayed_match, s3, s4, s5, a5, z60,
     /// a4xz5, last_parity, modular_arithmetic or modular_arithmetic_with_brackets; that of the run with --checkpoint [default: parity]
     #[arg(long, value_name = "NAME", conflicts_with = "checkpoint")]
     task: Option<String>,
@@ -93,7 +93,7 @@ Examples:
 
 Exit status: 0 when the page is written, 1 when it cannot be written, 2 when a value cannot be.";
 
-/// What `-h` says of its flags.
+/// The lines of `-h` about its flags.
 const FIRST: [(&str, &str); 13] = [
     ("model", "A mixer to train: MIXER or MIXER:key=value,.. [default: delta_net]"),
     ("checkpoint", "A run that was left with --out, instead: DIR or DIR/MODEL-seedS"),
@@ -180,7 +180,7 @@ fn idle(args: &Inspect) -> Vec<String> {
     idle
 }
 
-/// What is looked at: a model that there is, or one that is to be trained.
+/// The model to look at: a trained one, or one to train first.
 enum Subject {
     There(Box<Source>),
     /// How it was asked for, its configuration, and what of that has no effect.
@@ -209,7 +209,7 @@ impl Subject {
         }
     }
 
-    /// What is to be said of it before anything is shown.
+    /// Doubts about the model, to be printed before anything is shown.
     fn doubts(&self) -> &[String] {
         match self {
             Subject::There(source) => &source.doubts,

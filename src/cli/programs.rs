@@ -16,7 +16,7 @@ struct Program {
     run: fn(&ArgMatches) -> ExitCode,
 }
 
-/// What clap has read; it is of this type, as the same type made the command.
+/// The arguments that clap has read. They are of this type, as the same type made the command.
 fn read<P: FromArgMatches>(matches: &ArgMatches) -> P {
     P::from_arg_matches(matches).unwrap_or_else(|e| e.exit())
 }
@@ -151,7 +151,7 @@ fn behind_tapezoo(text: &str) -> String {
                 false => command.into(),
             };
             let line = format!("  {}", commands.split("; ").map(behind).collect::<Vec<_>>().join("; "));
-            // What is said of it stays where it was, as far as there is room, and two spaces behind the command.
+            // The description stays where it was, as far as there is room, and two spaces behind the command.
             let gap = line.trim_start().find("  ").map_or(0, |at| at + line.len() - line.trim_start().len());
             let spaces = line[gap..].len() - line[gap..].trim_start().len();
             let room = if gap == 0 { 0 } else { spaces.saturating_sub(2).min("tapezoo ".len()) };

@@ -1,4 +1,4 @@
-//! What a training program does.
+//! The work of a training program.
 
 use super::{Presets, TrainArgs, fail, open_device, preset_of, print, resume, say, threads};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
-/// What a training program does with its command line: check everything, train, print. `presets` are the names that
+/// The work that a command line asks for: check everything, train, print. `presets` are the names that
 /// `--preset` takes, `preset` is the one to start from where nothing names another, and `task` are the task's own
 /// flags.
 ///

@@ -74,7 +74,7 @@ enum Command {
     },
 }
 
-/// What `-h` says of its flags.
+/// The lines of `-h` about its flags.
 const FIRST: [(&str, &str); 6] = [
     ("file", "The sweep: a configuration with a table 'grid'"),
     ("out", "Where the runs and summary.txt go [default: runs/NAME for NAME.toml]"),

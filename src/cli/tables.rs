@@ -120,7 +120,7 @@ fn config(name: &str) -> Result<(&'static str, TrainConfig)> {
     Ok((preset, cfg))
 }
 
-/// What is said of a task in the list. One that cannot be made without an option says so.
+/// The line of a task in the list. A task that cannot be made without an option says so.
 fn line(name: &str) -> String {
     match config(name) {
         Ok((_, TrainConfig { task, .. })) => format!("{name}\n    {}: {}\n", task.title(), task.legend()),

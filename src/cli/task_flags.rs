@@ -185,7 +185,7 @@ impl TaskFlags for TextFlags {
     }
 }
 
-/// Those that are given, under their names in `[task]`.
+/// The flags that are given, under their names in `[task]`.
 pub(super) trait TaskFlags {
     fn options(&self) -> Table;
 }

@@ -37,7 +37,7 @@ pub(super) struct Train {
 #[derive(clap::Args)]
 #[command(next_help_heading = "The task")]
 struct TaskArgs {
-    /// What is learned: see `tapezoo tasks`.
+    /// The task to learn: see `tapezoo tasks`.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(tasks::named().iter().map(|t| t.name)))]
     task: Option<String>,
     #[command(flatten)]

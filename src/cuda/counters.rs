@@ -1,8 +1,8 @@
-//! What the launches of an emulated device ask a GPU for, kernel by kernel, and how long that takes an H100 at least.
+//! The demands of an emulated device's launches on a GPU, kernel by kernel, and their least time on an H100.
 
 use std::collections::BTreeMap;
 
-/// What a launch did, or all launches of a kernel, as `cuemu/machine/count.cpp` counts it: in instructions of warps
+/// The counts of a launch, or of all launches of a kernel, as `cuemu/machine/count.cpp` makes them: in instructions of warps
 /// where nothing else is said. `cuemu/README.md` explains the numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// What `auto` stands for on this machine, and why: CUDA if there is a device and its libraries are found.
+    /// The device that `auto` stands for on this machine, and the reason: CUDA if there is a device and its libraries are found.
     pub fn auto() -> &'static (Device, String) {
         static CHOICE: OnceLock<(Device, String)> = OnceLock::new();
         CHOICE.get_or_init(|| match Gpu::open(Device::Cuda(0)) {

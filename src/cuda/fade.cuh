@@ -1,4 +1,4 @@
-// What gates of matrix memories do inside a chunk of C steps, one gate for all channels of the key or one for each:
+// The decay of matrix memories inside a chunk of C steps, with one gate for all channels of the key or one for each:
 //
 //   start_t = α_1 … α_t           what is left at step t of the state before the chunk
 //   end_s = α_{s+1} … α_C         what is left after the chunk of what step s wrote
@@ -45,7 +45,7 @@ struct Faded {
 struct Fading {
     // [B, T, H]; null with no gates, and with one for each channel, where queries and keys have faded already.
     const S* g;
-    // What all steps of a chunk leave, [chunk of head, 1 or K]; null with no gates.
+    // The share that all steps of a chunk leave, [chunk of head, 1 or K]; null with no gates.
     const real* all;
     // Of gates for each channel, [chunk of head, C, C].
     const S* scores;
@@ -56,7 +56,7 @@ struct Fading {
         return !all ? real(1) : g ? all[t.id] : all[t.id * d.k + i];
     }
 
-    // What the gates of a chunk do, into `room`; with D, if it is wanted.
+    // The decay of a chunk, into `room`; with D, if it is wanted.
     template <int R>
     __device__ Faded<R> load(const Steps& t, bool wanted, real* room) const {
         constexpr int C = Tile<R>::C;
@@ -108,7 +108,7 @@ struct Few<bf16, 2> {
     __device__ real operator[](int i) const { return __uint_as_float(i ? x & 0xffff0000u : x << 16); }
 };
 
-// What a thread has of WIDTH channels of a chunk: FEW of them, of STEPS neighbouring steps.
+// A thread's part of WIDTH channels of a chunk: FEW of them, of STEPS neighbouring steps.
 template <int R>
 struct Strip {
     enum { C = Tile<R>::C, STEPS = 8, FEW = R == 4 && sizeof(real) == 4 ? 2 : 1, LANES = R == 1 ? 16 : 32 };
@@ -117,7 +117,7 @@ struct Strip {
     typedef Few<S, FEW> Stored[STEPS];
 
     Numbers gates;
-    // What the thread's steps leave, and what those before them in their block and behind them do.
+    // The shares that the thread's steps leave, the steps before them in their block, and those behind them.
     real own[FEW], before[FEW], behind[FEW];
 
     static __device__ int group() { return threadIdx.x / LANES; }
@@ -538,7 +538,7 @@ __device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g,
         y.template add<1, 1>(scratch, w, value, state(dh, d, t.id, c0, 0));
         keep<R>(ends, y);
     }
-    // What all steps have: γ rowsum(S ⊙ dS), PARTS threads to a channel.
+    // The term of all steps: γ rowsum(S ⊙ dS), PARTS threads to a channel.
     if (to.g) {
         constexpr int PARTS = 16 / R;
         const int c = threadIdx.x / PARTS;
@@ -650,7 +650,7 @@ __device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g,
         add(group + 1, last);
         parts += X::TOTALS;
         if (dh) add(0, group);
-        // What was read before again, so that it need not be kept.
+        // Reads again, so that nothing need be kept.
         load(c0 + c1);
         by.set(gate);
         typename X::Numbers dq, dk, dg;

@@ -1,4 +1,4 @@
-//! What a kernel is launched with: its arguments and its grid.
+//! The arguments and the grid of a launch.
 
 use crate::dtype::DType;
 

@@ -390,7 +390,7 @@ struct Padded {
     __device__ Target<P> to(int c0) const { return {at(c0), (u32)width, Tile<R>::C, width - c0}; }
 };
 
-// What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,
+// The decay by a gate inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,
 // the second what was rounded off the first, so that their differences have all the digits of a real.
 struct Decay {
     const double *b, *rest;

@@ -2,16 +2,16 @@
 
 use crate::dtype::DType;
 
-/// What every kernel may use.
+/// Functions for every kernel.
 pub const PRELUDE: &str = include_str!("prelude.cuh");
 
 /// Products of matrices inside a kernel.
 pub const TILES: &str = include_str!("tiles.cuh");
 
-/// What the matrix memories have in common.
+/// The code that all matrix memories share.
 const MEMORIES: &str = include_str!("memories.cuh");
 
-/// What their gates do inside a chunk.
+/// The decay by their gates inside a chunk.
 const FADE: &str = include_str!("fade.cuh");
 
 /// A `.cu` file: a static beside the op that launches its kernels.

@@ -48,13 +48,13 @@ struct Matrix {
     __device__ bool has(int r, int c) const { return r >= low && r < rows && c < width; }
     __device__ const P* at(int r, int c) const { return x + (u64)(u32)r * apart + c; }
     __device__ real operator()(int r, int c) const { return has(r, c) ? ld(at(r, c)) : real(0); }
-    // Those from row r on.
+    // The elements from row r on.
     __device__ Matrix from(int r) const {
         Matrix rest = *this;
         rest.x += (u64)(u32)r * apart, rest.rows -= r;
         return rest;
     }
-    // Those from column c on.
+    // The elements from column c on.
     __device__ Matrix columns(int c) const {
         Matrix rest = *this;
         rest.x += c, rest.width -= c;
@@ -107,7 +107,7 @@ struct Unscaled {};
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
 
-// What bf16 holds without rounding it to infinity. It and what is larger, infinity and NaN are rare.
+// The largest number that bf16 does not round to infinity. Numbers as large, infinity and NaN are rare.
 __device__ inline bool common(real x) { return fabs(x) <= LARGEST / 2; }
 // Of eight in bf16, 0 in place of those that are not common; whether there are any.
 __device__ inline bool drop_rare(Pack<u32, 4>& x) {
@@ -143,7 +143,7 @@ struct Tile {
     // A row of a slice is padded so that neither way of filling or reading it has two threads in one bank, and so is
     // one of a C x C matrix of the kernel's own, of MLD.
     enum { DEPTH = TENSOR ? 64 : 32, PAD = TENSOR ? 8 : 4, MLD = C + 8, PER_REAL = TENSOR ? 2 : 1 };
-    // What they take, in numbers of type real. SLICE_A, SLICE_B: with neighbours along k.
+    // The room that they take, in numbers of type real. SLICE_A, SLICE_B: with neighbours along k.
     enum { SLICE_A = slice_size(C, DEPTH, PAD, TENSOR), SLICE_B = slice_size(W, DEPTH, PAD, TENSOR) };
     enum { ROOM_A = slice_room(C, DEPTH, PAD, TENSOR), SCRATCH = ROOM_A + slice_room(W, DEPTH, PAD, TENSOR) };
     // MATRIX: a C x C matrix of type real, OWN: an Own one.

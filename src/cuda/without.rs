@@ -1,4 +1,4 @@
-//! What there is of a device in a build without the feature `cuda`: a name for it, and none that can be opened. There is
+//! A device in a build without the feature `cuda` has a name, and cannot be opened. There is
 //! no value of [`Gpu`], so that no method here is ever called.
 
 use super::{Arg, Device, Launch, Module, View};

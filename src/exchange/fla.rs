@@ -11,7 +11,7 @@ use super::{
 };
 use crate::models::{Eigenvalues, ModelConfig};
 
-/// What DeltaNet and its kin have in common: n is 1 but in DeltaProduct.
+/// The rows that DeltaNet and its variants share: n is 1 except in DeltaProduct.
 const W_Q: Row = row("w_q", &[("q_proj.weight", "HK D")]);
 const W_K: Row = row("w_k", &[("k_proj.weight", "HK D")]);
 const W_V: Row = row("w_v", &[("v_proj.weight", "HK D")]);
@@ -36,7 +36,7 @@ fn expand(c: &ModelConfig) -> String {
     format!("expand_k={inner}/{width}, expand_v={inner}/{width}")
 }
 
-/// Mixers that a layer is nearly, and in what they differ.
+/// Mixers that nearly equal a layer, and the difference.
 pub const DIFFERS: &[(&str, &str)] = &[
     ("hgrn2", "HGRN2Attention has ε = 1e-5 in its last norm, whatever is asked for, and ours is 1e-6"),
     ("gsa", "GatedSlotAttention has ε = 1e-5 in its last norm, whatever is asked for, and ours is 1e-6"),
@@ -210,7 +210,7 @@ pub const TABLES: &[Table] = &[
     Table {
         mixer: "rwkv7",
         module: |c, _| {
-            // Its start, and nothing else, depends on how many layers there are; it divides by one fewer.
+            // Only the initial weights depend on the number of layers; the layer divides by one less.
             let (width, k, layers) = (c.width, c.head_dim, c.layers.max(2));
             let ranks = ["decay", "gate", "a", "v"].map(|map| format!("{map}_low_rank_dim={k}")).join(", ");
             let place = format!("layer_idx=I, num_hidden_layers={layers}");

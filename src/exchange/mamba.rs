@@ -5,7 +5,7 @@ use super::{
     table::{TABLE, Table, row},
 };
 
-/// Mixers that a layer is nearly, and in what they differ. Our rate is that of the code that the paper came with.
+/// Mixers that nearly equal a layer, and the difference. Our rate is that of the paper's own code.
 pub const DIFFERS: &[(&str, &str)] = &[MAMBA3];
 
 /// FLA's layer of this name decays as mamba-ssm's does.

@@ -42,7 +42,7 @@ use crate::{
 use std::{fmt, str::FromStr};
 use table::{Row, Table};
 
-/// Whose names these are.
+/// The package that names and shapes belong to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Package {
     /// PyTorch.
@@ -94,7 +94,7 @@ pub fn equals(config: &ModelConfig) -> Vec<(Package, &'static str, String)> {
     tables().map(|table| (table.package, table.mixer, table.typical_module(config))).collect()
 }
 
-/// Mixers that a layer of a package is nearly, with what the difference is.
+/// Mixers that nearly equal a layer of a package, with the difference.
 pub fn differs() -> impl Iterator<Item = (Package, &'static str, &'static str)> {
     let of = |package, all: &'static [(&'static str, &'static str)]| {
         all.iter().map(move |(mixer, how)| (package, *mixer, *how))

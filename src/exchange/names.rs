@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 pub struct Names(String);
 
 impl Names {
-    /// Behind a prefix, whose last dot may be left out.
+    /// Names behind a prefix, whose last dot may be left out.
     pub fn new(prefix: &str) -> Names {
         let dot = if prefix.is_empty() || prefix.ends_with('.') { "" } else { "." };
         Names(format!("{prefix}{dot}"))
     }
 
-    /// What they begin with.
+    /// The prefix of the names.
     pub fn prefix(&self) -> &str {
         &self.0
     }
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// What stands for `{}` in a name; behind the rest of the pattern the name may go on, unless it is to end.
+/// The number at the place of `{}` in a name; behind the pattern the name may go on, unless `ends` is set.
 fn number(name: &str, pattern: &str, ends: bool) -> Option<usize> {
     let (before, after) = pattern.split_once("{}")?;
     let rest = name.strip_prefix(before)?;

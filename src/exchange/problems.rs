@@ -1,4 +1,4 @@
-//! What is wrong with a file, all of it, and what to do.
+//! All problems of a file, and their remedies.
 
 use super::{
     names::{Names, without_last_number, without_number},
@@ -7,12 +7,12 @@ use super::{
 use crate::{error::brief, files::tensors::Tensors, models::ModelConfig};
 use std::collections::{BTreeMap, HashMap};
 
-/// What is wrong with a file.
+/// The problems of a file.
 #[derive(Default)]
 pub struct Problems {
-    /// With the whole.
+    /// Problems of the file as a whole.
     pub whole: Vec<String>,
-    /// Whether not one of its tensors is known.
+    /// Whether none of its tensors is known.
     pub nothing: bool,
     /// Tensors that are not there, with what they should be.
     pub missing: Vec<(String, String)>,
@@ -25,7 +25,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Whether there are none.
+    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.misfits() + self.types.len() == 0
     }
@@ -35,7 +35,7 @@ impl Problems {
         self.whole.len() + self.missing.len() + self.shapes.len() + self.extra.len()
     }
 
-    /// In words.
+    /// The problems in words.
     pub fn said(&self, table: &Table, tensors: &Tensors, names: &Names) -> String {
         let (package, mixer) = (table.package, table.mixer);
         let mut lines = vec![format!("not {mixer} as {package} has it; nothing is taken of it")];
@@ -57,7 +57,7 @@ impl Problems {
     }
 }
 
-/// Where else in a file names of a table are: the prefix of most of them.
+/// Another prefix in the file behind which names of the table are: that of most of them.
 fn elsewhere(table: &Table, tensors: &Tensors) -> Option<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let own: Vec<String> =
@@ -70,7 +70,7 @@ fn elsewhere(table: &Table, tensors: &Tensors) -> Option<String> {
     counts.into_iter().max_by_key(|(_, n)| *n).map(|(prefix, _)| brief(&prefix, 120))
 }
 
-/// Names that differ by their first number, and of which the same is said, as one.
+/// Names with the same message that differ only by their first number, as one group.
 fn grouped(all: &[(String, String)]) -> Vec<(String, &String)> {
     let mut groups: Vec<(Vec<&String>, &String)> = vec![];
     let mut at: HashMap<(String, &String), usize> = HashMap::new();

@@ -20,30 +20,30 @@ use crate::{
 };
 use std::{collections::BTreeSet, path::Path};
 
-/// What to look for in a file.
+/// The layers to look for in a file.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// Whose names the file has.
+    /// The package whose names the file has.
     pub package: Package,
-    /// Which mixer its layers are.
+    /// The mixer that its layers are.
     pub mixer: &'a str,
-    /// What stands before the names of a layer, with `{}` for its number: `model.layers.{}.attn.`. What has other names
-    /// is left out.
+    /// The prefix of a layer's names, with `{}` for its number: `model.layers.{}.attn.`. Tensors with other names are
+    /// left out.
     pub prefix: &'a str,
     /// The numbers of the layers to take, in this order; none: all that are there.
     pub blocks: Option<&'a [usize]>,
-    /// Sizes that are known, by their keys in a configuration, each with what says so: `("heads", 4, "by --heads")`.
+    /// Sizes that are known, by their keys in a configuration, each with its source: `("heads", 4, "by --heads")`.
     pub sizes: &'a [(&'a str, usize, &'a str)],
 }
 
 impl<'a> Wanted<'a> {
-    /// All of a file.
+    /// All layers of a file.
     pub fn of(package: Package, mixer: &'a str) -> Wanted<'a> {
         Wanted { package, mixer, prefix: "", blocks: None, sizes: &[] }
     }
 }
 
-/// For each block every row, with what there is of each of its tensors; none where the file lacks them.
+/// For each block every row, with the contents of its tensors; none where the file lacks them.
 type Blocks<T> = Vec<Vec<(&'static Row, Option<Vec<T>>)>>;
 
 /// Layers of another package, read whole.
@@ -56,7 +56,7 @@ pub struct Layers {
     has: BTreeSet<String>,
 }
 
-/// What is to be taken of a file.
+/// The tensors to take from a file.
 struct Plan {
     sizes: Sizes,
     blocks: Blocks<String>,
@@ -68,14 +68,15 @@ impl Layers {
     /// Read the layers of a file.
     ///
     /// # Errors
-    /// When it cannot be read, or is not made of such layers: names all that is missing, misshapen or not understood.
+    /// When it cannot be read, or has no such layers: the error names every tensor that is missing, misshapen or not
+    /// understood.
     pub fn read(path: &Path, wanted: &Wanted) -> Result<Layers> {
         let tables = tables_of(wanted.package, wanted.mixer)?;
         let names = Names::new(wanted.prefix);
         check(wanted)?;
         let bytes = files::read(path, files::tensors())?;
         let (tensors, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
-        // A module may keep its weights in several ways. What is said is of the one that fits best.
+        // A module may keep its weights in several ways. The error is about the way that fits best.
         let mut refused: Option<(Box<Problems>, &Table)> = None;
         for table in tables {
             match plan(table, &tensors, &names, wanted) {
@@ -97,17 +98,17 @@ impl Layers {
         Err(Error::format(path, said.unwrap_or_default()))
     }
 
-    /// How many there are.
+    /// The number of layers.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Their sizes, by the keys in a configuration.
+    /// The sizes of the layers, by the keys in a configuration.
     pub fn sizes(&self) -> Vec<(&'static str, usize)> {
         let own = LETTERS.iter().filter(|(letter, ..)| self.table.has_size(*letter));
         let own = own.filter_map(|(letter, key, _)| Some((*key, self.sizes.get(*letter)?)));
@@ -183,7 +184,7 @@ impl Layers {
     }
 }
 
-/// Refuse what cannot be asked for.
+/// Refuse a request that is invalid.
 fn check(wanted: &Wanted) -> Result<()> {
     let Wanted { prefix, blocks, .. } = wanted;
     if prefix.matches("{}").count() > 1 {
@@ -210,7 +211,7 @@ fn blocks(table: &Table, tensors: &Tensors, names: &Names, wanted: &Wanted) -> s
     }
 }
 
-/// What to take of a file by one table.
+/// The tensors to take from a file by one table, or its problems.
 fn plan(
     table: &'static Table,
     tensors: &Tensors,

@@ -37,32 +37,32 @@ fn products(size: &str) -> Vec<Product> {
     size.split('+').map(product).collect()
 }
 
-/// What is known of a letter.
+/// The value of a letter, and where it is known from.
 #[derive(Clone, Debug)]
 struct Known {
     value: usize,
-    /// What says so.
+    /// The source of the value.
     because: String,
-    /// What else had to be known, and why that is.
+    /// The other letters that had to be known, and their sources.
     with: String,
 }
 
-/// What is known of the sizes, and from where.
+/// The letters that are known, with their sources.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes(BTreeMap<char, Known>);
 
 impl Sizes {
-    /// A letter is this number, because of that.
+    /// Set a letter to this value, for this reason.
     pub fn set(&mut self, letter: char, value: usize, because: &str) {
         self.0.insert(letter, Known { value, because: because.into(), with: String::new() });
     }
 
-    /// What a letter is.
+    /// The value of a letter, if it is known.
     pub fn get(&self, letter: char) -> Option<usize> {
         self.0.get(&letter).map(|known| known.value)
     }
 
-    /// What a size is, if all of its letters are known; the largest number if it is larger.
+    /// The value of a size, if all of its letters are known; the largest number if it is larger.
     fn value(&self, size: &str) -> Option<usize> {
         let of = |p: Product| {
             let value = |all: usize, letter: &char| Some(all.saturating_mul(self.get(*letter)?));
@@ -72,13 +72,13 @@ impl Sizes {
         products(size).into_iter().map(of).try_fold(0, |sum: usize, x| Some(sum.saturating_add(x?)))
     }
 
-    /// What a shape is, if all of its letters are known.
+    /// The axes of a shape, if all of its letters are known.
     pub fn shape(&self, shape: &str) -> Option<Vec<usize>> {
         shape.split(' ').map(|size| self.value(size)).collect()
     }
 
-    /// Learn what there is to be learned from a tensor of this shape: of each size the letter that alone is unknown.
-    /// Whether there was any.
+    /// Learn letters from a tensor of this shape: from each size, its letter if only one is unknown. Returns whether
+    /// any was learned.
     pub fn learn(&mut self, shape: &str, dims: &[usize], tensor: &str) -> bool {
         if shape.split(' ').count() != dims.len() {
             return false;
@@ -133,7 +133,7 @@ impl Sizes {
     /// The sizes of a model.
     pub fn of(config: &ModelConfig) -> Sizes {
         let (mut c, mut sizes) = (config.clone(), Sizes::default());
-        // Of the rank that is not said there is a rule.
+        // A rank that is not set follows from a rule.
         c.dt_rank = config.rank();
         for (letter, key, field) in LETTERS {
             sizes.set(letter, *field(&mut c), &format!("by {key}"));

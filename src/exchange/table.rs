@@ -1,4 +1,4 @@
-//! What a table of names is made of.
+//! The parts of a table of names.
 
 use super::{Package, sizes::Sizes};
 use crate::{
@@ -13,7 +13,7 @@ pub type Module = fn(&ModelConfig, &dyn Fn(&str) -> bool) -> String;
 pub struct Table {
     /// The mixer.
     pub mixer: &'static str,
-    /// Whose module it is.
+    /// The package of the module.
     pub package: Package,
     /// The module, with the options for which it computes what the mixer does. No shape tells some of them.
     pub module: Module,
@@ -42,7 +42,7 @@ impl Table {
         self.tensors().any(|(_, shape)| shape.contains(letter)) || (letter == 'D' && self.square)
     }
 
-    /// The module as it is made for a file that we write; what may be left out is.
+    /// The module as it is made for a file that we write, without the tensors that may be left out.
     pub fn typical_module(&self, config: &ModelConfig) -> String {
         let kept = || self.rows.iter().filter(|row| row.absent != Absent::Idle).flat_map(|row| row.theirs);
         let ours = |names: &str| either(names).next().unwrap_or_default().replace("{}", "0");
@@ -79,7 +79,7 @@ pub fn either(names: &str) -> impl Iterator<Item = &str> {
     names.split('|')
 }
 
-/// A table to begin with.
+/// The defaults of a table.
 pub const TABLE: Table = Table {
     mixer: "",
     package: Package::Torch,
@@ -97,18 +97,18 @@ pub const TABLE: Table = Table {
 pub struct Row {
     /// Its name in the mixer.
     pub ours: &'static str,
-    /// Names and shapes of theirs. `a|b` is either of two names, the first in files that we write; `{}` is the number
-    /// of the layer.
+    /// Names and shapes of the module's tensors. `a|b` is either of two names, the first in files that we write; `{}`
+    /// is the number of the layer.
     pub theirs: &'static [(&'static str, &'static str)],
     /// How the numbers are laid out.
     pub how: How,
-    /// Which layers have it.
+    /// The layers that have it.
     pub when: When,
-    /// What it is where a file has it not.
+    /// The value that it has where a file lacks it.
     pub absent: Absent,
 }
 
-/// From their numbers to ours.
+/// The layout of the module's numbers as against ours.
 #[derive(Clone, Copy, Debug)]
 pub enum How {
     /// In the same order; of several tensors one below the other.
@@ -121,25 +121,25 @@ pub enum How {
     PlusOne,
 }
 
-/// Which layers have a parameter.
+/// The layers that have a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// All.
+    /// All layers.
     Always,
-    /// Those with a convolution.
+    /// Layers with a convolution.
     Conv,
-    /// Those after the first.
+    /// Layers after the first.
     Later,
 }
 
-/// What a parameter is whose tensors a file has not.
+/// The value of a parameter whose tensors a file lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
     /// The file is refused.
     Refused,
     /// Zeros. We write them.
     Zeros,
-    /// What does nothing: zeros, or for a matrix the identity. We do not write it either.
+    /// A value without effect: zeros, or for a matrix the identity. We do not write it either.
     Idle,
 }
 
@@ -196,7 +196,7 @@ impl Row {
         }
     }
 
-    /// What it is, with these axes, where a file lacks it.
+    /// Its value, with these axes, where a file lacks it.
     pub fn without<T: Real>(&self, dims: &[usize]) -> Vec<T> {
         let identity = self.absent == Absent::Idle && dims.len() == 2;
         let n = dims.last().copied().unwrap_or(1);
@@ -204,7 +204,7 @@ impl Row {
         (0..dims.iter().product()).map(|i| T::of(value(i))).collect()
     }
 
-    /// Their numbers in our order.
+    /// The module's numbers in our order.
     ///
     /// # Panics
     /// When there are not as many.
@@ -228,7 +228,7 @@ impl Row {
         }
     }
 
-    /// Our numbers in their order: one list for each of their tensors.
+    /// Our numbers in the module's order: one list for each of its tensors.
     ///
     /// # Panics
     /// When there are not as many.
@@ -263,7 +263,7 @@ impl Row {
         }
     }
 
-    /// G of tensors side by side.
+    /// The number of groups G of tensors that lie side by side.
     fn groups(&self, sizes: &Sizes) -> usize {
         self.theirs.first().and_then(|(_, shape)| sizes.shape(shape)?.first().copied()).unwrap_or(1)
     }

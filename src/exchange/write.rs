@@ -40,7 +40,8 @@ pub fn export(model: &Model, package: Package, prefix: &str) -> Result<Exported>
     if let Some(what) = table.cannot(config) {
         return Err(Error::config(what));
     }
-    // Not by numbers in the tensors' own names: what passes from layer to layer in a stack is not what passes here.
+    // Numbers in the tensors' own names do not serve: the layers of such a stack pass on other values than our blocks
+    // do.
     if config.layers > 1 && !prefix.contains("{}") {
         let what = "their tensors would have the same names; pass --prefix with {} for the number, as 'layers.{}.'";
         return Err(Error::config(format!("{} blocks: {what}", config.layers)));
@@ -83,7 +84,7 @@ fn tensors<T: Real + Element>(model: &Model, params: &[T], table: &Table, names:
             all.push((i, row, row.theirs_of(x, &sizes)));
         }
     }
-    // What does nothing in any layer is in none of them: all are of one module.
+    // A tensor that has no effect in any layer is written for none: all layers are of one module.
     let mut tensors = vec![];
     for (i, row, parts) in all.into_iter().filter(|(_, row, _)| row.absent != Absent::Idle || !idle) {
         for ((either_of, shape), part) in row.theirs.iter().zip(parts) {

@@ -51,7 +51,7 @@ impl Tensor<'_> {
 }
 
 impl Numbers {
-    /// In the precision that `of` rounds to.
+    /// The numbers in the precision that `of` rounds to.
     pub fn to<T>(&self, of: impl Fn(f64) -> T) -> Vec<T> {
         match self {
             Numbers::F32(x) => x.iter().map(|x| of(f64::from(*x))).collect(),
@@ -75,12 +75,12 @@ pub fn of_file<'a>(bytes: &'a [u8]) -> Result<(Tensors<'a>, HashMap<String, Stri
     Ok((tensors, header.metadata().clone().unwrap_or_default()))
 }
 
-/// The numbers that these bytes are.
+/// The numbers that these bytes encode.
 fn numbers<T: Pod>(data: &[u8]) -> Vec<T> {
     each(data, |x| x)
 }
 
-/// The same, each widened.
+/// The numbers that these bytes are, each widened.
 fn each<T: Pod, W>(data: &[u8], wide: impl Fn(T) -> W) -> Vec<W> {
     data.chunks_exact(size_of::<T>()).map(|bytes| wide(bytemuck::pod_read_unaligned(bytes))).collect()
 }

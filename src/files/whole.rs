@@ -44,9 +44,9 @@ fn unfinished(directory: &Path, path: &Path) -> io::Result<NamedTempFile> {
             builder.permissions(fs::Permissions::from_mode(0o666)); // less what the umask takes
         }
         let file = builder.tempfile_in(directory)?;
-        // Where there are no locks, nobody removes it either.
+        // Where there are no locks, no other process removes it either.
         let _ = file.as_file().lock();
-        // Another process may have taken it for a dead one's before it was locked.
+        // Before it was locked, another process may have removed it as the leftover of a killed process.
         if is(file.as_file(), file.path()) {
             return Ok(file);
         }
@@ -65,10 +65,10 @@ pub fn is_unfinished(path: &Path, names: &[&str]) -> bool {
 /// Delete the unfinished files of `names` that processes left when they were killed; not those of a process at work.
 ///
 /// # Errors
-/// When the directory cannot be read, or one of them not be deleted.
+/// When the directory cannot be read, or a file cannot be deleted.
 pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
     for path in entries(dir)?.into_iter().filter(|path| is_unfinished(path, names)) {
-        // One that is gone by now was finished, or removed by somebody else.
+        // A file that is gone by now was finished, or removed by another process.
         let Ok(file) = File::open(&path) else { continue };
         match file.try_lock() {
             Ok(()) if is(&file, &path) => remove_file(&path)?,
@@ -78,7 +78,7 @@ pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What a directory holds.
+/// The paths of a directory's entries.
 ///
 /// # Errors
 /// When it cannot be read.

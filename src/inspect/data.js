@@ -152,7 +152,7 @@ function el(name, attributes = {}, ...children) {
   return node;
 }
 
-// What a text of markup, made by this program, stands for.
+// The nodes of a text of markup that this program made.
 function parsed(markup) {
   const template = el('template');
   template.innerHTML = markup;

@@ -1,4 +1,4 @@
-//! What the inspector's page says of a model's run, and how its data is laid out.
+//! The data of a model's run on the inspector's page, and their layout.
 //!
 //! [`data`](super::data) packs the tensors for a page that a program writes; the library in a browser gives them as they
 //! are.

@@ -1,4 +1,4 @@
-// What a step did, in words.
+// A step, told in words.
 
 // Of each state of a run's block, the element that a step changes most: { q, by, over, from, to }, `by` as a part of the
 // largest magnitude that the state ever has.
@@ -45,7 +45,7 @@ function tellingStep() {
   return best;
 }
 
-// What a real factor of the state does to it.
+// The effect of a real factor on the state.
 function fate(x) {
   if (x <= -0.8) return 'turns over';
   if (x < -0.05) return `turns over and shrinks to ${short(-x)}`;
@@ -54,7 +54,7 @@ function fate(x) {
   return x <= 1.02 ? 'stays' : `grows to ${short(x)} times itself`;
 }
 
-// What a step's transition does to the state, at the selected head.
+// The effect of a step's transition on the state, at the selected head.
 function transitionInWords(run) {
   if (!run.spectrum || run.spectrum.some(name => !tensorOf(run, name))) return '';
   const states = run.quantities.filter(q => q.role === 'state' && tensorOf(run, q.name));

@@ -1,4 +1,4 @@
-//! What the page shows of each mixer: its quantities, and its equations with places for numbers.
+//! The view of each mixer: its quantities, and its equations with places for numbers.
 //!
 //! A mixer without an entry here is shown by its states and named values alone; a test demands an entry of a mixer that
 //! has an `ABOUT`.
@@ -150,8 +150,8 @@ const fn matrix(name: &'static str) -> Quantity {
     q(name, name, "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value")
 }
 
-/// What stands in equations and is no quantity of the view, and its meaning. Mixers are named where others mean another
-/// thing by it.
+/// Symbols of equations that are no quantities of a view, and their meanings. Mixers are named where others mean another
+/// thing by a symbol.
 const SYMBOLS: &[(&str, &[&str], &str)] = &[
     ("W", &[], "W are learned matrices"),
     ("w_", &["fox", "lmu", "ttt"], "w is a learned vector"),

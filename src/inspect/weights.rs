@@ -17,7 +17,7 @@ pub struct Weight {
     pub axes: &'static str,
 }
 
-/// What of a parameter the equal parts are cut from.
+/// The axis of a parameter that equal parts are cut from.
 #[derive(Clone, Copy)]
 enum Part {
     /// All rows.
@@ -121,7 +121,7 @@ pub fn of(model: &Model, blocks: usize) -> Vec<BTreeMap<String, Series>> {
     let block = |l: usize| -> BTreeMap<String, Series> {
         let own = WEIGHTS.iter().filter(|w| w.mixers.contains(&c.mixer.as_str()));
         let parts = own.flat_map(|w| {
-            // What all blocks share has the name of the first.
+            // A parameter that all blocks share has the name of the first.
             let of = |l: usize| entries.iter().find(|e| e.name == format!("blocks.{l}.mixer.{}", w.param));
             let entry = of(l).or_else(|| of(0));
             entry.map(|e| w.parts(c, l, e.shape.dims(), &flat[e.offset..][..e.shape.len()])).unwrap_or_default()

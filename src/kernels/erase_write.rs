@@ -125,7 +125,7 @@ struct Outputs<'a, T> {
     states: &'a mut [T],
 }
 
-/// What the forward pass saved, and the cotangents of o and s.
+/// The saved values of the forward pass, and the cotangents of o and s.
 struct Saved<'a, T> {
     u: &'a [T],
     states: &'a [T],

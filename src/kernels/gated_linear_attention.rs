@@ -25,16 +25,17 @@
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`recurrent.rs`), and accepts small memories;
 //! `chunked` runs matrix products of chunks (`chunk.rs`, with [`Decay`](crate::kernels::decay::Decay) for the gates),
-//! as does a device (`cuda.rs`).
+//! as does a device (`cuda.rs`). `split` has either of them at work on several runs of steps, side by side (`split.rs`).
 
 mod chunk;
 mod cuda;
 mod recurrent;
+mod split;
 
 pub(super) use chunk::{Chunk, Work};
 
 use crate::{
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Candidates, Grad, In, Kernel, Op, Outs, Value},
     kernels::{
         heads::{Heads, Schedule, Slot, cotangent_of},
         math::Math,
@@ -43,6 +44,8 @@ use crate::{
     ops::{gated_linear_attention::GatedLinearAttention, heads::Dims, linear_attn::LinearAttention},
     tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
 };
+use bytemuck::TransparentWrapper;
+use split::Split;
 
 /// The sizes and settings of both schedules.
 #[derive(Clone, Copy)]
@@ -51,7 +54,7 @@ pub struct Plan<T> {
     /// Steps to a chunk, at least one; the last chunk may be shorter.
     pub(super) chunk: usize,
     pub(super) scale: T,
-    /// What is added to a denominator, if there is one.
+    /// The number added to a denominator, if there is one.
     pub(super) eps: Option<T>,
     /// Gates of a step: none, one, or K.
     pub(super) gates: usize,
@@ -95,7 +98,7 @@ struct Results<'a, T> {
     states: Option<&'a mut [T]>,
 }
 
-/// What the forward pass computed, and the cotangents of its results.
+/// The results of the forward pass, and their cotangents.
 struct Outputs<'a, T> {
     o: &'a [T],
     den: Option<&'a [T]>,
@@ -122,6 +125,8 @@ struct Grads<'a, T> {
 pub trait Memory {
     /// Steps to a chunk, the factor of the queries, and ε.
     fn settings(&self) -> (usize, f64, Option<f64>);
+    /// In how many parts it is computed side by side.
+    fn parts(&self) -> usize;
     /// Whether input 3 is a gate; s0 is the next input.
     const GATED: bool;
 }
@@ -131,6 +136,10 @@ impl Memory for LinearAttention {
     fn settings(&self) -> (usize, f64, Option<f64>) {
         (self.chunk, self.scale, self.normalize)
     }
+
+    fn parts(&self) -> usize {
+        self.parts
+    }
 }
 
 impl Memory for GatedLinearAttention {
@@ -138,29 +147,88 @@ impl Memory for GatedLinearAttention {
     fn settings(&self) -> (usize, f64, Option<f64>) {
         (self.chunk, self.scale, None)
     }
+
+    fn parts(&self) -> usize {
+        self.parts
+    }
+}
+
+/// The kernels of a memory: in parts, step by step, and in chunks.
+pub fn candidates<O: Memory + Op>(op: &O) -> Candidates<'_>
+where
+    Split<O>: Kernel,
+    Schedule<O, true>: Kernel,
+    Schedule<O, false>: Kernel,
+{
+    let (fused, chunked) = (Schedule::<O, true>::wrap_ref(op), Schedule::<O, false>::wrap_ref(op));
+    [Split::wrap_ref(op) as &dyn Kernel, fused, chunked].into()
+}
+
+/// The plan of one of both schedules.
+fn plan<O: Memory, T: Real>(op: &O, fused: bool, x: In) -> Option<Plan<T>> {
+    let (dims, (chunk, scale, eps)) = (Dims::of(x).ok()?, op.settings());
+    // The fused kernel keeps all states of a chunk for the gates' gradients.
+    let chunk = if fused && O::GATED { recurrent::STEPS } else { chunk };
+    let (chunk, gates) = (chunk.min(dims.t).max(1), if O::GATED { x[3].shape().last() } else { 0 });
+    Some(Plan { dims, chunk, scale: T::of(scale), eps: eps.map(T::of), gates })
+}
+
+fn inputs<'a, O: Memory, T: Real>(x: &'a In) -> Inputs<'a, T> {
+    let at = |i: usize| x[i].host::<T>();
+    let (g, s) = if O::GATED { (at(3), 4) } else { (&[][..], 3) };
+    Inputs { q: at(0), k: at(1), v: at(2), g, s0: at(s), z0: (x.len() > s + 1).then(|| at(s + 1)) }
+}
+
+/// The results of the forward pass, with the saved states or without, and the values behind.
+fn results<'a, T: Real>(norm: bool, states: bool, y: &'a mut [Value]) -> Option<(Results<'a, T>, &'a mut [Value])> {
+    let [o, s, rest @ ..] = y else { return None };
+    let mut y = Results { o: o.host_mut(), s: s.host_mut(), z: None, den: None, states: None };
+    let (own, behind) = rest.split_at_mut_checked(if norm { 2 } else { usize::from(states) })?;
+    match own {
+        [z, den] => (y.z, y.den) = (Some(z.host_mut()), Some(den.host_mut())),
+        [all] => y.states = Some(all.host_mut()),
+        _ => {}
+    }
+    Some((y, behind))
+}
+
+fn outputs<'a, T: Real>(norm: bool, states: bool, y: &'a [Value], dy: &'a [Option<Tensor>]) -> Outputs<'a, T> {
+    Outputs {
+        o: y[0].host(),
+        den: norm.then(|| y[3].host()),
+        states: states.then(|| y[2].host()),
+        d_o: cotangent_of(&dy[0]),
+        ds: cotangent_of(&dy[1]),
+        dz: if norm { cotangent_of(&dy[2]) } else { None },
+    }
+}
+
+fn grads<'a, O: Memory, T: Real>(cpu: &Cpu, x: In, dx: &'a mut [Grad]) -> Option<Grads<'a, T>> {
+    let [dq, dk, dv, rest @ ..] = dx else { return None };
+    let (gate, rest) = rest.split_at_mut(usize::from(O::GATED));
+    let (at, (ds0, rest)) = (3 + gate.len(), rest.split_first_mut()?);
+    let state = ds0.wanted() || rest.iter().any(Grad::wanted);
+    Some(Grads {
+        dq: dq.slot_or_scratch(cpu, &x[0]),
+        dk: dk.slot_or_scratch(cpu, &x[1]),
+        dv: dv.slot_or_scratch(cpu, &x[2]),
+        dg: gate.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[3])),
+        state,
+        ds0: if state { ds0.slot_or_scratch(cpu, &x[at]) } else { (&mut [], false) },
+        dz0: rest.first_mut().filter(|_| state).map(|d| d.slot_or_scratch(cpu, &x[at + 1])),
+    })
 }
 
 impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
-    fn plan<T: Real>(&self, x: In) -> Option<Plan<T>> {
-        let (dims, (chunk, scale, eps)) = (Dims::of(x).ok()?, self.0.settings());
-        // The fused kernel keeps all states of a chunk for the gates' gradients.
-        let chunk = if FUSED && O::GATED { recurrent::STEPS } else { chunk };
-        let (chunk, gates) = (chunk.min(dims.t).max(1), if O::GATED { x[3].shape().last() } else { 0 });
-        Some(Plan { dims, chunk, scale: T::of(scale), eps: eps.map(T::of), gates })
-    }
-
-    fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
-        let at = |i: usize| x[i].host::<T>();
-        let (g, s) = if O::GATED { (at(3), 4) } else { (&[][..], 3) };
-        Inputs { q: at(0), k: at(1), v: at(2), g, s0: at(s), z0: (x.len() > s + 1).then(|| at(s + 1)) }
-    }
+    const STATES: bool = FUSED && O::GATED;
 
     /// The saved values: the denominators of a normalised op, or the states before each chunk.
     fn saved(&self, x: In) -> Outs {
-        let Some(p @ Plan { dims: Dims { b, t, h, k, v }, .. }) = self.plan::<f64>(x) else { return Outs::default() };
+        let Some(p) = plan::<O, f64>(&self.0, FUSED, x) else { return Outs::default() };
+        let Dims { b, t, h, k, v } = p.dims;
         if p.eps.is_some() {
             Shape::from([b, t, h]).into()
-        } else if FUSED && O::GATED {
+        } else if Self::STATES {
             Shape::from([b, h, p.chunks(), k, v]).into()
         } else {
             Outs::default()
@@ -168,42 +236,16 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
     }
 
     fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
-        let (Some(p), [o, s, rest @ ..]) = (self.plan::<T>(x), y) else { return };
-        let mut y = Results { o: o.host_mut(), s: s.host_mut(), z: None, den: None, states: None };
-        match rest {
-            [z, den] => (y.z, y.den) = (Some(z.host_mut()), Some(den.host_mut())),
-            [states] => y.states = Some(states.host_mut()),
-            _ => {}
-        }
+        let Some(p) = plan::<O, T>(&self.0, FUSED, x) else { return };
+        let Some((y, _)) = results(p.eps.is_some(), Self::STATES, y) else { return };
         let run = if FUSED { recurrent::forward } else { chunk::forward };
-        run(cpu, p, &Self::inputs(&x), y);
+        run(cpu, p, &inputs::<O, T>(&x), y);
     }
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let (Some(p), [dq, dk, dv, rest @ ..]) = (self.plan::<T>(x), dx) else { return };
-        let (norm, states) = (p.eps.is_some(), FUSED && O::GATED);
-        let y = Outputs {
-            o: y[0].host(),
-            den: norm.then(|| y[3].host()),
-            states: states.then(|| y[2].host()),
-            d_o: cotangent_of(&dy[0]),
-            ds: cotangent_of(&dy[1]),
-            dz: if norm { cotangent_of(&dy[2]) } else { None },
-        };
-        let (gate, rest) = rest.split_at_mut(usize::from(O::GATED));
-        let (Some((ds0, rest)), at) = (rest.split_first_mut(), 3 + gate.len()) else { return };
-        let state = ds0.wanted() || rest.iter().any(Grad::wanted);
-        let d = Grads {
-            dq: dq.slot_or_scratch(cpu, &x[0]),
-            dk: dk.slot_or_scratch(cpu, &x[1]),
-            dv: dv.slot_or_scratch(cpu, &x[2]),
-            dg: gate.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[3])),
-            state,
-            ds0: if state { ds0.slot_or_scratch(cpu, &x[at]) } else { (&mut [], false) },
-            dz0: rest.first_mut().filter(|_| state).map(|d| d.slot_or_scratch(cpu, &x[at + 1])),
-        };
+        let (Some(p), Some(d)) = (plan::<O, T>(&self.0, FUSED, x), grads::<O, T>(cpu, x, dx)) else { return };
         let run = if FUSED { recurrent::backward } else { chunk::backward };
-        run(cpu, p, &Self::inputs(&x), &y, d);
+        run(cpu, p, &inputs::<O, T>(&x), &outputs(p.eps.is_some(), Self::STATES, y, dy), d);
     }
 }
 

@@ -1,6 +1,6 @@
 #line 2 "src/kernels/lru_scan.cu"
 // h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, with the groups and slices of
-// groups.cuh. What a slice does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a
+// groups.cuh. The effect of a slice on its start is known beforehand: it multiplies it by lambda to the number of its steps, a
 // power that is taken in double precision; lambda is a float even beside bf16. A row of x, h and their gradients has 2 d
 // numbers, the imaginary parts behind the real ones.
 //

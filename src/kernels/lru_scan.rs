@@ -39,7 +39,7 @@ fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start
     }
 }
 
-/// What the backward pass writes: dλ, added to, and the rows of dx, with whether to add.
+/// The results of the backward pass: dλ, added to, and the rows of dx, with whether to add.
 struct Out<'a, T> {
     dlambda: CMut<'a, T>,
     dx: &'a mut [T],

@@ -193,7 +193,7 @@ impl<'a, T: Math> Gates<'a, T> {
         Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t), share: cpu.temp(t) }
     }
 
-    /// Those of head `i`. The last m is returned.
+    /// Loads the rows of head `i`, and returns the last m.
     fn load(&mut self, d: Dims, x: &Inputs<T>, i: usize) -> T {
         let all = Place { i, t0: 0, n: d.t };
         d.scalars().gather(x.i, all, T::ONE, &mut self.i, 1);

@@ -64,6 +64,10 @@ impl Layer {
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let AttentionMaps { h, k, .. } = self.maps;
         vec![("S", [b, h, 2 * k, k].into()), ("z", [b, h, 2 * k].into())]

@@ -84,6 +84,10 @@ impl Layer {
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("S", [b, self.h, self.k, self.k].into())]
     }

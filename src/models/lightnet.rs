@@ -101,6 +101,10 @@ impl Layer {
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let Layer { h, k, .. } = *self;
         vec![("S", [b, h, k, k].into()), ("z", [b, h, k].into()), ("w", [b, h, 1].into())]

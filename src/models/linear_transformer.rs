@@ -20,7 +20,7 @@
 //! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
 
 use super::prelude::*;
-use crate::ops::linear_attn::{linear_attention, linear_attention_normalized};
+use crate::ops::linear_attn::LinearAttention;
 
 /// ε in the denominator, as in the authors' fast-transformers.
 pub const EPS: f64 = 1e-6;
@@ -67,27 +67,22 @@ pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t
     head_first(o)
 }
 
-/// The hand-written chunked form.
-pub(crate) fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64, chunk: usize) -> Var<'t> {
-    match m.z {
-        None => {
-            let (o, s) = linear_attention(q, k, v, m.s, scale, chunk);
-            *m = Memory { s, z: None };
-            o
-        }
-        Some((z, eps)) => {
-            let (o, (s, z)) = linear_attention_normalized(q, k, v, (m.s, z), scale, eps, chunk);
-            *m = Memory { s, z: Some((z, eps)) };
-            o
-        }
+/// The hand-written chunked form, in chunks of so many steps and in so many parts.
+pub(crate) fn chunked<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, cut: (usize, usize)) -> Var<'t> {
+    let op = LinearAttention { chunk: cut.0, parts: cut.1, scale, normalize: m.z.map(|z| z.1) };
+    let o;
+    match &mut m.z {
+        None => [o, m.s] = q.tape().apply_many(op, [q, k, v, m.s]),
+        Some((z, _)) => [o, m.s, *z] = q.tape().apply_many(op, [q, k, v, m.s, *z]),
     }
+    o
 }
 
 /// All forms over a sequence.
 pub fn attention<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, form: Form) -> Var<'t> {
     match form {
         Form::Recurrent => recurrent(q, k, v, m, scale),
-        Form::Chunked(chunk) => chunked(q, k, v, m, scale, chunk),
+        Form::Chunked(_) | Form::Split(_) => chunked([q, k, v], m, scale, form.cut()),
         _ => parallel(q, k, v, m, scale),
     }
 }
@@ -115,6 +110,10 @@ impl Layer {
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let AttentionMaps { h, k, .. } = self.0;
         vec![("S", [b, h, k, k].into()), ("z", [b, h, k].into())]

@@ -64,7 +64,7 @@ impl Window {
         by_pieces(t, size, 1, |from, len| {
             let none = u.tape().full([b, len - 1, n], dtype, 0.0);
             let driven = wide.narrow(1, from, len).causal_conv1d(response.narrow(1, size - len, len), None, none);
-            // What is left of the m before: Ā m, …, Ā^C m.
+            // The rest of the m before: Ā m, …, Ā^C m.
             let free = powers(m.cast(a_t.dtype()).reshape([1, b, n]).matmul(a_t), a_t, len).cast(dtype);
             let all = driven + free.reshape([len, b, n]).transpose(0, 1); // (1)
             *m = at(all, len - 1);

@@ -17,9 +17,7 @@
 //! In sequence, ln |Ā| is the gate of [`gated_linear_attention`](crate::ops::gated_linear_attention), and signs go into
 //! the rows: with π_t the product of the signs of Ā_1 … Ā_t, queries π C and keys π B give the same reads, and π_T S_T.
 //!
-//! At the start A_log = ln U(1, 16), dt_bias makes Δ log-uniform in [0.001, 0.1], D = 1; weights as torch's
-//! `nn.Linear`.
-//!
+//! At the start A_log = ln U(1, 16), dt_bias makes Δ log-uniform in [0.001, 0.1], D = 1; weights as `nn.Linear`.
 //! Shapes: B, C [B, T, H, N], x, y [B, T, H, P], z [B, T, E], Δ, Ā [B, T, H], S [B, H, N, P], out [B, T, D]; forms and
 //! their work as in [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
 
@@ -124,21 +122,23 @@ impl Layer {
 
     /// The skip D x, the gate, the norm of each group and the output projection.
     fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
-        let ones = y.tape().full([self.p], y.dtype(), 1.0);
-        let d = (p[self.d].reshape([self.h, 1]) * ones).reshape([self.h * self.p]);
+        let d = (p[self.d].reshape([self.h, 1]) * y.tape().full([self.p], y.dtype(), 1.0)).reshape([self.h * self.p]);
         let y = y.reshape(z.shape()).gated_skip(d, x.reshape(z.shape()), z); // (2) (out)
         y.rms_norm_in_groups(self.groups, p[self.norm], self.eps).linear(p[self.w_out], None) // (out)
     }
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities { eigenvalues: true, ..Capabilities::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let s = ("S", [b, self.h, self.n, self.p].into());
-        [s].into_iter().chain(self.conv.window("past xBC", b)).collect()
+        [("S", [b, self.h, self.n, self.p].into())].into_iter().chain(self.conv.window("past xBC", b)).collect()
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -17,9 +17,8 @@
 //! that a query meets is turned by Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses
 //! them. Turning by 2π/m at a one and not at a zero counts ones modulo m, for as long as α ≤ exp(−10⁻⁴ Δ) lets it.
 //!
-//! In sequence a token writes when the next one comes, both of its shares at once, and is itself read beside the
-//! memory. Then each is one step of [`gated_linear_attention`](crate::ops::gated_linear_attention), with the key, value
-//! and gate of the token before:
+//! In sequence a token writes both of its shares when the next one comes, and is itself read beside the memory: each is
+//! a step of [`gated_linear_attention`](crate::ops::gated_linear_attention) with key, value and gate of the one before:
 //!
 //! ```text
 //! U_t = α_{t-1} U_{t-1} + (γ_{t-1} + (1 − λ_t) Δ_t) k_{t-1} v_{t-1}ᵀ      U_1 = S_0 + (1 − λ_1) Δ_1 k_0 v_0ᵀ
@@ -28,17 +27,16 @@
 //!
 //! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is
 //! the `head_dim`, N the `state`, rounded up to an even number.
-//!
 //! Shapes: q, k [B, T, H, N], v, o [B, T, H, P], Δ, a, λ, α, β, γ [B, T, H], φ [B, T, H, N/2], S [B, H, N, P], z [B, T,
 //! E], out [B, T, D]; forms and their work as in [`gla`](super::gla) with K = N, V = P.
 
 use super::{memories::gated, positions::running_angles, prelude::*};
 
-/// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
+/// The memory's inputs: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
 /// [.., H, S]. Δ stays f32 beside bf16, so that φ is summed in f32.
 pub(crate) type Inputs<'t> = [Var<'t>; 7];
 
-/// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
+/// The carried state: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
 /// token.
 pub(crate) type Memory<'t> = [Var<'t>; 4];
 
@@ -116,13 +114,16 @@ impl Layer {
         let w_out = init.torch_linear("out_proj_weight", width, e);
         let dt_bias = init.in_f32("dt_bias", [h], |g, _| step_size_bias(g));
         let norms = ["C_norm", "B_norm"].map(|name| init.full(name, [n], 1.0));
-        let biases = ["C_bias", "B_bias"].map(|name| init.full(name, [h, n], 1.0));
-        let d = init.full("D", [h], 1.0);
+        let (biases, d) = (["C_bias", "B_bias"].map(|name| init.full(name, [h, n], 1.0)), init.full("D", [h], 1.0));
         Ok(Layer { h, p, n, w_in, dt_bias, norms, biases, d, w_out })
     }
 }
 
 impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        FORMS.to_vec()
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (h, n, p) = (self.h, self.n, self.p);
         let (s, phi) = (("S", [b, h, n, p].into()), ("phi", [b, h, n / 2].into()));
@@ -139,11 +140,10 @@ impl Mixer for Layer {
         // 1 + a' where a' ≥ 0, else 1 / (1 − a'): one of the two is 1.
         let a = -maximum(&[(1.0 + relu(a)) / (1.0 + relu(-a)), full(&[b, t, h], 1e-4)]); // (a_t)
         let theta = std::f64::consts::PI * theta.tanh().reshape([b, t, 1, n / 2]) + full(&[h, 1], 0.0); // (φ_t)
-        let states =
-            |x: Var<'t>, i: usize| x.rms_norm(p[self.norms[i]], 1e-5).reshape([b, t, 1, n]) + p[self.biases[i]];
+        let row = |x: Var<'t>, i: usize| x.rms_norm(p[self.norms[i]], 1e-5).reshape([b, t, 1, n]) + p[self.biases[i]];
         let v = x.reshape([b, t, h, self.p]);
         let mut memory = std::array::from_fn(|i| state.s[i]);
-        let o = sequence([states(q, 0), states(k, 1), v, dt, a, lambda.sigmoid(), theta], &mut memory, form); // (λ_t)
+        let o = sequence([row(q, 0), row(k, 1), v, dt, a, lambda.sigmoid(), theta], &mut memory, form); // (λ_t)
         state.s = memory.to_vec();
         ((o + p[self.d].reshape([h, 1]) * v).reshape(z.shape()) * z.silu()).linear(p[self.w_out], None) // (2) (out)
     }

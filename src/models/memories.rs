@@ -6,11 +6,14 @@ use crate::{
     autograd::Var,
     ops::{
         erase_write,
-        gated_linear_attention::{by_products, gated_linear_attention},
+        gated_linear_attention::{by_products, in_parts},
         words::{insert_axis, outer, recall},
     },
     tensor::Tensor,
 };
+
+/// The forms of a mixer whose chunked form is one of these alone: the one that fades and adds.
+pub const FORMS: [Form; 4] = [Form::Recurrent, Form::Parallel, Form::Split(2), Form::Chunked(Form::CHUNK)];
 
 /// diag(exp(g)) S: g [B, H, K] or [B, H, 1], S [B, H, K, V].
 pub fn fade<'t>(g: Var<'t>, s: Var<'t>) -> Var<'t> {
@@ -35,7 +38,7 @@ pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t
             let t = x[0].shape().at(1);
             over_time_with(t, x[2], s, |i, s| gla::step(x.map(|x| at(x, i)), s, scale))
         }
-        Form::Chunked(chunk) => gated_linear_attention(x, s, scale, chunk),
+        Form::Chunked(_) | Form::Split(_) => in_parts(x, s, scale, form.cut()),
         _ => by_products(x, s, scale, x[0].shape().at(1).max(1)),
     }
 }

@@ -77,6 +77,10 @@ pub enum Form {
     /// One op. Its kernel is parallel within chunks of this many steps, and recurrent between them. Small heads (K V ≤
     /// 256) run step by step instead, and save a state every so many steps; without kernels the op runs its formula.
     Chunked(usize),
+    /// Chunked, in this many parts side by side, as many at once as there are idle cores: sequences of the batch, or runs
+    /// of their steps if there are fewer sequences (LASP-2). What comes out depends on the number of parts, and not on
+    /// that of cores. On a device, in a browser and without kernels it is computed as `chunked`.
+    Split(usize),
     /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's
     /// keeps the states between them for the backward pass, and computes the others again.
     Scan(usize),
@@ -99,7 +103,19 @@ impl Form {
 
     /// The steps of a chunk; all T where the form has no chunks.
     pub fn chunk(self, t: usize) -> usize {
-        if let Form::Chunked(size) = self { size } else { t }
+        match self {
+            Form::Chunked(_) | Form::Split(_) => self.cut().0,
+            _ => t,
+        }
+    }
+
+    /// The steps of a chunk, and the number of parts.
+    pub(crate) fn cut(self) -> (usize, usize) {
+        match self {
+            Form::Chunked(steps) => (steps, 1),
+            Form::Split(parts) => (Form::CHUNK, parts),
+            _ => (Form::CHUNK, 1),
+        }
     }
 
     /// The name without the number of steps.
@@ -108,15 +124,17 @@ impl Form {
             Form::Recurrent => "recurrent",
             Form::Parallel => "parallel",
             Form::Chunked(_) => "chunked",
+            Form::Split(_) => "split",
             Form::Scan(_) => "scan",
             Form::Fused => "fused",
         }
     }
 
-    /// The same form with chunks or pieces of so many steps, if it has them.
+    /// The same form with chunks or pieces of so many steps, or with so many parts, if it has them.
     pub fn with_steps(self, steps: usize) -> Form {
         match self {
             Form::Chunked(_) => Form::Chunked(steps),
+            Form::Split(_) => Form::Split(steps),
             Form::Scan(_) => Form::Scan(steps),
             other => other,
         }
@@ -135,7 +153,7 @@ impl Form {
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Form::Chunked(steps) | Form::Scan(steps) => write!(f, "{}:{steps}", self.kind()),
+            Form::Chunked(n) | Form::Split(n) | Form::Scan(n) => write!(f, "{}:{n}", self.kind()),
             other => f.write_str(other.kind()),
         }
     }
@@ -149,17 +167,19 @@ impl FromStr for Form {
             ("recurrent", None) => Form::Recurrent,
             ("parallel", None) => Form::Parallel,
             ("chunked", _) => Form::Chunked(Form::CHUNK),
+            ("split", _) => Form::Split(2),
             ("scan", _) => Form::Scan(Form::CHUNK),
             ("fused", None) => Form::Fused,
             _ => {
-                let expected = "recurrent, parallel, chunked, chunked:STEPS, scan, scan:STEPS or fused";
+                let expected =
+                    "recurrent, parallel, chunked, chunked:STEPS, split, split:PARTS, scan, scan:STEPS or fused";
                 return Err(format!("unknown form '{s}': expected {expected}"));
             }
         };
         match steps.map(str::parse) {
             None => Ok(form),
             Some(Ok(steps)) if steps > 0 => Ok(form.with_steps(steps)),
-            _ => Err(format!("form '{s}': expected a number of steps from 1 behind the colon")),
+            _ => Err(format!("form '{s}': expected a number from 1 behind the colon")),
         }
     }
 }
@@ -360,7 +380,7 @@ macro_rules! mixers {
 
         /// The same with their facts.
         const ALL: &[(&str, Build, &About)] = {
-            // What a file has no ABOUT for is looked up one scope further out.
+            // The ABOUT of a file without one is looked up one scope further out.
             #[allow(unused_imports)]
             use about::UNKNOWN as ABOUT;
             &[$({

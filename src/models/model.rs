@@ -22,7 +22,7 @@ pub struct Model {
     carried: Option<Tensor>,
 }
 
-/// What computes the logits.
+/// The part that computes the logits.
 enum Body {
     Clean(Decoder, Params),
     Published(Published),

@@ -41,7 +41,7 @@ pub fn read<'t>(ids: Var<'t>, h: Var<'t>, n: usize, t: usize, form: Form) -> Var
 
 fn at_once<'t>(ids: Var<'t>, h: Var<'t>, n: usize, t: usize) -> Var<'t> {
     let [b, s] = ids.dims();
-    // What stands before the first token is no token, and is not found either.
+    // Before the first token stands no token, and none is found there.
     let before = |id: f64| Var::concat(&[ids.tape().full([b, n], ids.dtype(), id), ids], 1);
     let (asked, there) = (before(-1.0), before(-2.0));
     let gap = |j: usize| {

@@ -108,7 +108,7 @@ impl Layer {
         Ok(Layer { h, k, stretch: c.eigenvalues.stretch(), shift, rows, norm, r_k, low_rank, later, maps, w_o })
     }
 
-    /// What the memory takes, and the gate, of x [B, T, D]; the last token (state 1) moves on.
+    /// The memory's inputs, and the gate, of x [B, T, D]; the last token (state 1) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>) {
         let [x_r, x_w, x_k, x_v, x_a, x_g] = self.shift.apply(p, x, state, 1); // (x^m)
         // Each use of a vector has a reshape of its own, or the sums of its gradient would round otherwise.

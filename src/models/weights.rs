@@ -65,8 +65,16 @@ impl Model {
     /// differs. The model is then as it was.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let bytes = files::read(path, files::tensors())?;
-        let (file, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
+        self.load_bytes(&files::read(path, files::tensors())?, path)
+    }
+
+    /// As [`Model::load`], from the bytes of such a file; errors say that they are of the file `path`.
+    ///
+    /// # Errors
+    /// As [`Model::load`], when the bytes are there.
+    pub fn load_bytes(&mut self, bytes: &[u8], path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let (file, _) = of_file(bytes).map_err(|what| Error::format(path, what))?;
         let (weights, others) = self.weights_of(&file, path)?;
         none_left(&others, path)?;
         self.params_mut().replace(weights);

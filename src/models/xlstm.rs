@@ -1,4 +1,4 @@
-//! What sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
+//! The code that sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
 
 use super::{Bound, Init, P};
 use crate::{autograd::Var, ops::block_diagonal::block_diagonal};

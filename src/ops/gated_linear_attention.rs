@@ -13,7 +13,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    kernels::heads::schedules,
+    kernels::gated_linear_attention::candidates,
     ops::{
         decay::decay,
         heads::Dims,
@@ -27,6 +27,8 @@ use crate::{
 pub struct GatedLinearAttention {
     /// Steps to a chunk. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
+    /// In how many parts it is computed side by side, by a kernel on the CPU: sequences, or runs of their steps.
+    pub parts: usize,
     /// Factor of the queries.
     pub scale: f64,
 }
@@ -67,13 +69,13 @@ impl Op for GatedLinearAttention {
     }
 
     fn kernels(&self) -> Candidates<'_> {
-        schedules(self)
+        candidates(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, h) = (g.size(2), g.size(7), g.size(3));
         let (k, v) = Dims::sample(g);
-        let op = GatedLinearAttention { chunk: g.size(4), scale: g.uniform(0.3, 1.5) };
+        let op = GatedLinearAttention { chunk: g.size(4), parts: g.size(4), scale: g.uniform(0.3, 1.5) };
         let key = [b, t, h, k];
         let mut x = vec![g.normal(key), g.normal(key), g.normal([b, t, h, v])];
         x.extend([sample_gate(g, key), g.normal([b, h, k, v])]);
@@ -85,8 +87,18 @@ impl Op for GatedLinearAttention {
 /// [B, T, H, 1].
 #[track_caller]
 pub fn gated_linear_attention<'t>(x: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
-    let [q, k, v, g] = x;
-    let [o, s] = q.tape().apply_many(GatedLinearAttention { chunk, scale }, [q, k, v, g, s0]);
+    in_parts(x, s0, scale, (chunk, 1))
+}
+
+/// The same in chunks of so many steps and in so many parts.
+#[track_caller]
+pub(crate) fn in_parts<'t>(
+    [q, k, v, g]: [Var<'t>; 4],
+    s0: Var<'t>,
+    scale: f64,
+    (chunk, parts): (usize, usize),
+) -> (Var<'t>, Var<'t>) {
+    let [o, s] = q.tape().apply_many(GatedLinearAttention { chunk, parts, scale }, [q, k, v, g, s0]);
     (o, s)
 }
 

@@ -9,7 +9,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    kernels::heads::schedules,
+    kernels::gated_linear_attention::candidates,
     ops::{
         heads::Dims,
         same_dtype, some_steps,
@@ -22,9 +22,11 @@ use crate::{
 pub struct LinearAttention {
     /// Steps to a chunk.
     pub chunk: usize,
+    /// In how many parts it is computed side by side, by a kernel on the CPU: sequences, or runs of their steps.
+    pub parts: usize,
     /// Factor of the queries.
     pub scale: f64,
-    /// What is added to the denominator when outputs are normalised; `None` when they are not.
+    /// The number added to the denominator when outputs are normalised; `None` when they are not.
     pub normalize: Option<f64>,
 }
 
@@ -60,14 +62,14 @@ impl Op for LinearAttention {
     }
 
     fn kernels(&self) -> Candidates<'_> {
-        schedules(self)
+        candidates(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, h) = (g.size(2), g.size(7), g.size(3));
         let (k, v) = Dims::sample(g);
         let normalize = g.coin().then_some(0.1);
-        let op = LinearAttention { chunk: g.size(4), scale: g.uniform(0.3, 1.5), normalize };
+        let op = LinearAttention { chunk: g.size(4), parts: g.size(4), scale: g.uniform(0.3, 1.5), normalize };
         // Features are positive where they are normalised, or denominators would come near zero.
         let feature =
             |g: &mut Gen| if normalize.is_some() { g.range([b, t, h, k], 0.1, 2.0) } else { g.normal([b, t, h, k]) };
@@ -89,7 +91,8 @@ pub fn linear_attention<'t>(
     scale: f64,
     chunk: usize,
 ) -> (Var<'t>, Var<'t>) {
-    let [o, s] = q.tape().apply_many(LinearAttention { chunk, scale, normalize: None }, [q, k, v, s0]);
+    let op = LinearAttention { chunk, parts: 1, scale, normalize: None };
+    let [o, s] = q.tape().apply_many(op, [q, k, v, s0]);
     (o, s)
 }
 
@@ -104,6 +107,7 @@ pub fn linear_attention_normalized<'t>(
     eps: f64,
     chunk: usize,
 ) -> (Var<'t>, (Var<'t>, Var<'t>)) {
-    let [o, s, z] = q.tape().apply_many(LinearAttention { chunk, scale, normalize: Some(eps) }, [q, k, v, s0, z0]);
+    let op = LinearAttention { chunk, parts: 1, scale, normalize: Some(eps) };
+    let [o, s, z] = q.tape().apply_many(op, [q, k, v, s0, z0]);
     (o, (s, z))
 }

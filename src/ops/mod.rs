@@ -1,4 +1,4 @@
-//! What can be differentiated: one file for each op, with its meaning.
+//! Everything that can be differentiated: one file for each op, with its meaning.
 //!
 //! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape
 //! runs its formula and records the ops in the formula, down to primitives, so their derivatives give its gradient. How

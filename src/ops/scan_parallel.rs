@@ -10,7 +10,7 @@ use crate::{
     ops::lru_scan::{Complex, mul},
 };
 
-/// What [`linear_scan`](super::scan::linear_scan) computes: (h [B, T, D], the last h [B, D]).
+/// The values of [`linear_scan`](super::scan::linear_scan): (h [B, T, D], the last h [B, D]).
 #[track_caller]
 pub fn linear_scan_parallel<'t>(a: Var<'t>, b: Var<'t>, h0: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [n, steps, d] = b.dims();
@@ -26,7 +26,7 @@ pub fn linear_scan_parallel<'t>(a: Var<'t>, b: Var<'t>, h0: Var<'t>) -> (Var<'t>
     (h, last(h, h0))
 }
 
-/// What [`lru_scan`](super::scan::lru_scan) computes: (h [B, T, D], the last h [B, D]). A map that covers s steps
+/// The values of [`lru_scan`](super::scan::lru_scan): (h [B, T, D], the last h [B, D]). A map that covers s steps
 /// multiplies by λˢ, whichever the steps.
 #[track_caller]
 pub fn lru_scan_parallel<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>) -> (Complex<'t>, Complex<'t>) {

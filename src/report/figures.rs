@@ -1,4 +1,4 @@
-//! Which figures a section has: scores over evaluation length, the loss and each score over training.
+//! The figures of a section: scores over evaluation length, the loss and each score over training.
 
 use super::{
     load::Run,
@@ -52,7 +52,7 @@ pub fn figures(section: &Section) -> Figures {
     figures
 }
 
-/// What guessing gives, where it does not depend on how one guesses.
+/// The score of guessing, where it does not depend on the way of guessing.
 pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
     match (task?, score) {
         (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),
@@ -234,7 +234,7 @@ pub(super) fn some(lines: impl Iterator<Item = Line>) -> Vec<Line> {
     lines.filter(|l| !l.points.is_empty()).collect()
 }
 
-/// With a capital letter.
+/// The text with a capital first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let text: String = letters.next().map_or(String::new(), |c| c.to_uppercase().chain(letters).collect());

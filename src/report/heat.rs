@@ -3,22 +3,22 @@
 use super::plot::{LETTER, document, number as n, sheet};
 use maud::{Markup, html};
 
-/// A square is so wide and high.
+/// The width and the height of a square.
 const SQUARE: (f64, f64) = (52.0, 28.0);
-/// Above the squares: the title, and what goes down.
+/// The height above the squares, for the title and the label of the values down.
 const TOP: f64 = 46.0;
 /// How opaque the colour is at most, so that the number in it can be read.
 const DARKEST: f64 = 0.6;
 
 /// A map.
 pub struct Heat {
-    /// What its file is called, without the ending.
+    /// The name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What goes across.
+    /// The label of the values across.
     pub x_label: String,
-    /// What goes down.
+    /// The label of the values down.
     pub y_label: String,
     /// The values across.
     pub x: Vec<String>,
@@ -26,17 +26,17 @@ pub struct Heat {
     pub y: Vec<String>,
     /// The numbers of the palest and the darkest square: those of all maps that are compared.
     pub range: (f64, f64),
-    /// Row by row what there is.
+    /// The squares, row by row; none where there is no number.
     pub cells: Vec<Vec<Option<Cell>>>,
 }
 
 /// A square of a map.
 pub struct Cell {
-    /// What the colour is of.
+    /// The number that the colour shows.
     pub value: f64,
     /// The number, as it is written.
     pub text: String,
-    /// What a person is told who points at it.
+    /// The text that appears when a reader points at it.
     pub about: String,
 }
 

@@ -16,8 +16,7 @@ use crate::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// What the tables say of their numbers.
-/// What a band is, where there is one.
+/// The note on means and bands, where a section has several seeds.
 const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
 
 /// The whole page.
@@ -58,7 +57,7 @@ pub fn page(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)], not
     markup.into_string()
 }
 
-/// Which sections there are, and what sets them apart.
+/// The list of sections, and the settings that set them apart.
 fn contents(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)]) -> Markup {
     html! {
         nav aria-label="Sections" {
@@ -94,7 +93,7 @@ fn notices(notes: &[String]) -> Markup {
     }
 }
 
-/// What a sweep came to: each task apart.
+/// The results of a sweep, task by task.
 fn swept(sweep: &Swept, drawn: &[Drawn]) -> Markup {
     let groups = sweep.summary.groups();
     html! {
@@ -164,7 +163,7 @@ fn section(s: &Section, figures: &Figures) -> Markup {
     }
 }
 
-/// What was done, in a line.
+/// The setup of a section, in a line.
 fn setup(s: &Section) -> String {
     let value = |key: &str| s.shared.get(key);
     let part = |key: &str, name: &str| value(key).map(|v| format!("{name} {v}"));
@@ -180,7 +179,7 @@ fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
     let means: Vec<Vec<Option<f64>>> =
         s.series.iter().map(|one| lens.iter().map(|&len| mean(&one.ends(score, len))).collect()).collect();
     let best = |i: usize| means.iter().filter_map(|row| row[i]).reduce(|a, b| if better(score, b, a) { b } else { a });
-    // Equal where they read equal.
+    // Two scores are equal where they read equal.
     let best: Vec<Option<String>> = (0..lens.len()).map(|i| best(i).map(|x| number(Some(score), x))).collect();
     let head: Vec<String> = [score.to_string()].into_iter().chain(lens.iter().map(Len::to_string)).collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
@@ -253,7 +252,7 @@ fn drawings(s: &Section, figures: &Figures) -> Markup {
     }
 }
 
-/// What each series cost: means over its seeds.
+/// The costs of each series: means over its seeds.
 fn costs(s: &Section) -> Markup {
     let of = |one: &Series, f: fn(&Cost) -> f64| {
         let ran = one.runs.iter().map(|r| &r.0).filter(|r| r.end.is_some());

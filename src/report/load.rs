@@ -30,9 +30,9 @@ pub type Metrics = BTreeMap<String, BTreeMap<Len, f64>>;
 /// A run directory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Experiment {
-    /// Where it is.
+    /// The path of the directory.
     pub path: PathBuf,
-    /// Its `config.toml`, as it stands: also that of another version can be shown.
+    /// Its `config.toml`, as it stands: a file of another version can be shown too.
     pub config: Table,
     /// Its runs, in the order of models and seeds.
     pub runs: Vec<Run>,
@@ -47,7 +47,7 @@ pub struct Run {
     pub seed: u64,
     /// The scores at the end; none if it did not get there.
     pub end: Option<Metrics>,
-    /// What it cost; none if that was not recorded.
+    /// Its costs; none if they were not recorded.
     pub cost: Option<Cost>,
     /// Why it stopped before the end.
     pub error: Option<String>,
@@ -57,7 +57,7 @@ pub struct Run {
     pub evaluations: BTreeMap<usize, Metrics>,
 }
 
-/// What a run cost.
+/// The costs of a run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Cost {
     /// How many parameters the model has.
@@ -72,8 +72,8 @@ pub struct Cost {
     pub wall_s: f64,
 }
 
-/// The run directories that `paths` are or hold at any depth, in the order of their names. What is wrong with one
-/// that was searched for goes to `notes`, and so does what a killed run left half written.
+/// The run directories that `paths` are or hold at any depth, in the order of their names. Errors in a directory that
+/// was found by searching go to `notes`, and so do files that a killed run left half written.
 ///
 /// # Errors
 /// When a path is no run directory and holds none, or is one that cannot be read.
@@ -207,7 +207,7 @@ fn steps_of(config: &Table, model: &str) -> Option<usize> {
     steps.and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok())
 }
 
-/// What a reader should know of a run that is not whole.
+/// The note about a run that is not complete.
 fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     if let Some(error) = &run.error {
         return Some(format!("stopped: {error}"));
@@ -226,7 +226,7 @@ fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     }
 }
 
-/// What came of a run, as its program wrote it.
+/// The outcome of a run, as its program wrote it.
 #[derive(Deserialize)]
 struct Report {
     model: String,
@@ -276,7 +276,7 @@ fn result(report: Value, path: &Path, notes: &mut Vec<String>) -> Option<Run> {
     }
 }
 
-/// What a file holds; none if there is no such file, or it cannot be read.
+/// The JSON of a file; none if there is no such file, or it cannot be read.
 fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
     if !files::is_there(path) {
         return None;
@@ -291,13 +291,13 @@ fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
     }
 }
 
-/// What is in a file, if it can be read.
+/// The bytes of a file, if it can be read.
 fn contents(path: &Path, notes: &mut Vec<String>) -> Option<Vec<u8>> {
     let read = files::read(path, files::RECORD);
     read.map_err(|e| notes.push(format!("left out: {}", brief(&e.to_string(), 400)))).ok()
 }
 
-/// Say that something is missing, with no more of what was wrong than a person reads.
+/// Note that something is missing, with the beginning of the error.
 fn left_out(path: &Path, what: &str, notes: &mut Vec<String>) {
     let what: String = what.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     notes.push(format!("left out: {}: {what}", path.display()));
@@ -315,8 +315,8 @@ fn step(value: &Value, steps: Option<usize>) -> Option<usize> {
     (1..=steps.unwrap_or(usize::MAX)).contains(&step).then_some(step)
 }
 
-/// The objects `{"32": 0.9, ..}` of an object, by name. What in them cannot be a score is left out, and its name is put
-/// into `skipped`.
+/// The objects `{"32": 0.9, ..}` of an object, by name. Values that cannot be a score are left out, and their names are
+/// put into `skipped`.
 fn metrics(object: &serde_json::Map<String, Value>, skipped: &mut BTreeSet<String>) -> Metrics {
     let mut metrics = Metrics::new();
     for (name, value) in object {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-/// Names that stand upright and close to what they are of.
+/// Names of functions, which stand upright and close to their arguments.
 const FUNCTIONS: [&str; 17] = [
     "exp", "ln", "log", "max", "min", "tanh", "sigmoid", "softmax", "softplus", "diag", "cos", "sin", "Re", "Im",
     "relu", "mod", "mean",
@@ -24,7 +24,7 @@ fn is_mark(c: char) -> bool {
     ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// What a character of a superscript is on the line.
+/// The character on the line that a superscript character stands for.
 fn raised(c: char) -> Option<char> {
     const PAIRS: [(char, char); 14] = [
         ('⁰', '0'),
@@ -72,7 +72,7 @@ fn number(rest: &str) -> usize {
     }
 }
 
-/// What stands behind _ or ^, and what is left: in braces or brackets, or the letters and digits there.
+/// The index behind _ or ^, and the rest of the text. The index is in braces or brackets, or is letters and digits.
 fn script(rest: &str) -> (String, &str) {
     if rest.starts_with(['{', '(']) {
         let mut depth = 0;

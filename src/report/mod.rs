@@ -1,4 +1,4 @@
-//! What came of an experiment, for people and for programs.
+//! The report of an experiment, for people and for programs.
 //!
 //! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories:
 //! [`load`] reads them, [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn,
@@ -37,9 +37,9 @@ use std::{
 pub struct Report {
     /// The page.
     pub page: String,
-    /// Each figure as a file of its own: its name, and what is in it.
+    /// Each figure as a file of its own: its name and its contents.
     pub figures: Vec<(String, String)>,
-    /// What a reader should know of runs that are not whole.
+    /// Notes about runs that are not complete.
     pub notes: Vec<String>,
     /// How many runs there are.
     pub runs: usize,

@@ -32,17 +32,17 @@ pub const CSS: &str = include_str!("plot.css");
 
 /// A figure.
 pub struct Figure {
-    /// What its file is called, without the ending.
+    /// The name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What the x axis is.
+    /// The label of the x axis.
     pub x_label: String,
     /// The x axis.
     pub x: Axis,
     /// The y axis.
     pub y: Axis,
-    /// What guessing gives, if that is known.
+    /// The score of guessing, if it is known.
     pub guess: Option<f64>,
     /// The x that training was at, if it is one of the axis.
     pub trained: Option<f64>,
@@ -52,9 +52,9 @@ pub struct Figure {
 
 /// The line of a series.
 pub struct Line {
-    /// Whose it is.
+    /// The label of the series.
     pub label: String,
-    /// Which colour, dash and mark.
+    /// The number of its colour, dash and mark.
     pub style: usize,
     /// Its points, from left to right.
     pub points: Vec<Point>,
@@ -63,7 +63,7 @@ pub struct Line {
 /// A point of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Where it is.
+    /// Its place on the x axis.
     pub x: f64,
     /// The mean over the seeds.
     pub mean: f64,
@@ -71,7 +71,7 @@ pub struct Point {
     pub lo: f64,
     /// The greatest of the seeds.
     pub hi: f64,
-    /// What a person is told who points at it.
+    /// The text that appears when a reader points at it.
     pub about: String,
 }
 
@@ -146,7 +146,7 @@ impl Figure {
         }
     }
 
-    /// Nothing where a line has only one seed.
+    /// The band from the least to the greatest seed; nothing where a line has only one seed.
     fn band(&self, line: &Line) -> Markup {
         let there = line.points.iter().map(|p| (p.x, p.hi));
         let back = line.points.iter().rev().map(|p| (p.x, p.lo));
@@ -173,7 +173,8 @@ impl Figure {
         }
     }
 
-    /// What is unseen, and says its number when pointed at: over all lines, at no more than so many points of each.
+    /// Invisible marks over the lines that show their number when pointed at, at no more than `MOST` points of each
+    /// line.
     fn hits(&self, line: &Line) -> Markup {
         const MOST: usize = 40;
         let every = line.points.len().div_ceil(MOST).max(1);
@@ -205,8 +206,8 @@ impl Figure {
     }
 }
 
-/// What is around a figure of this size: in a page that has [`CSS`], where it is no wider than `most` pixels, or alone in
-/// a file, where it is half as large again.
+/// The SVG element around a figure of this size: in a page that has [`CSS`], where it is no wider than `most` pixels,
+/// or alone in a file, where it is half as large again.
 pub(super) fn sheet(alone: bool, title: &str, size: (f64, f64), most: Option<f64>, body: &Markup) -> Markup {
     let view = format!("0 0 {} {}", number(size.0), number(size.1));
     let (width, height) = (number(size.0 * 1.5), number(size.1 * 1.5));

@@ -5,7 +5,7 @@
 pub enum Scale {
     /// Equal differences are equal distances.
     Linear,
-    /// Equal ratios are.
+    /// Equal ratios are equal distances.
     Log,
 }
 
@@ -18,7 +18,7 @@ pub struct Axis {
     pub lo: f64,
     /// The number at its end, above `lo`.
     pub hi: f64,
-    /// Where ticks are, and what they say.
+    /// The places of the ticks, and their labels.
     pub ticks: Vec<(f64, String)>,
 }
 
@@ -58,9 +58,9 @@ impl Axis {
         Axis { scale: Scale::Log, lo, hi, ticks: ticks.filter(|t| (lo..=hi).contains(&t.0)).collect() }
     }
 
-    /// The same axis with only the labels that have room on `length`: one next to another at least `gap` apart, and
-    /// `width` says how wide a label is. The last is kept, and each is, going back from it, that does not touch the
-    /// one kept before. The ticks of the others stay, unlabelled.
+    /// The axis with only the labels that have room on `length`, at least `gap` apart; `width` gives the width of a
+    /// label. Going back from the last label, which is kept, each label stays that does not touch the one kept before
+    /// it. The ticks of the others stay, unlabelled.
     pub fn thinned(mut self, length: f64, gap: f64, width: impl Fn(&str) -> f64) -> Axis {
         let mut free = f64::INFINITY;
         for i in (0..self.ticks.len()).rev() {
@@ -81,7 +81,7 @@ fn nice(x: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= x * 0.999).unwrap_or(10.0 * power)
 }
 
-/// 12,000.
+/// A whole number with commas: 12,000.
 fn thousands(x: f64) -> String {
     let digits = format!("{:.0}", x.abs());
     let mut text = String::from(if x < 0.0 { "−" } else { "" });

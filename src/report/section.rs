@@ -32,7 +32,7 @@ pub struct Section {
     pub task: Option<Tasks>,
     /// The training length, if it is one.
     pub train_len: Option<Len>,
-    /// What all series share.
+    /// The settings that all series share.
     pub shared: Settings,
     /// The series, in the order of the configuration.
     pub series: Vec<Series>,
@@ -48,7 +48,7 @@ pub struct Series {
     pub settings: Settings,
     /// A run for each seed, by seed, with the directory that it is from.
     pub runs: Vec<(Run, String)>,
-    /// Which colour, dash and marker: the same for this label all over the page.
+    /// The number of its colour, dash and marker: the same for this label all over the page.
     pub style: usize,
 }
 
@@ -114,7 +114,7 @@ pub fn sections(experiments: Vec<Experiment>, notes: &mut Vec<String>) -> Vec<Se
     let bases: Vec<Settings> = sections.iter().map(|s| s.0.clone()).collect();
     let mut sections: Vec<Section> = sections.into_iter().map(|s| s.1).collect();
     for (i, base) in bases.iter().enumerate() {
-        // What sets it apart from the others of its task; the length is in the title already.
+        // The keys that set the section apart from the others of its task; the length is in the title already.
         let same: Vec<&Settings> = (0..bases.len()).filter(|&j| alike(base, &bases[j])).map(|j| &bases[j]).collect();
         let keys = differing(same.into_iter());
         let mut apart: Vec<String> = keys.iter().take(MOST_KEYS).map(|key| word(base, key)).collect();
@@ -155,7 +155,7 @@ fn add(section: &mut Section, run: Run, settings: Settings, path: &str, notes: &
     match runs.iter_mut().find(|r| r.0.seed == run.seed) {
         None => runs.push((run, clean(path))),
         Some(first) => {
-            // Of two, the one that came to its end.
+            // Of two runs, the one that came to its end is kept.
             let better = first.0.end.is_none() && run.end.is_some();
             let (kept, other) = if better { (path, first.1.as_str()) } else { (first.1.as_str(), path) };
             let (model, seed) = (&run.model, run.seed);
@@ -168,7 +168,7 @@ fn add(section: &mut Section, run: Run, settings: Settings, path: &str, notes: &
     runs.sort_by_key(|r| r.0.seed);
 }
 
-/// Labels, what is shared, and the slug, once all runs are there.
+/// Set the labels, the shared settings and the slug, once all runs are there.
 fn finish(sections: &mut [Section], i: usize) {
     let (before, rest) = sections.split_at_mut(i);
     let section = &mut rest[0];
@@ -210,7 +210,7 @@ fn alike(a: &Settings, b: &Settings) -> bool {
     heading(a) == heading(b)
 }
 
-/// "lr 0.001", or "no form".
+/// A setting in words: "lr 0.001", or "no form".
 fn word(settings: &Settings, key: &str) -> String {
     let short = key.rsplit('.').next().unwrap_or(key);
     settings.get(key).map_or(format!("no {short}"), |value| format!("{short} {value}"))
@@ -223,7 +223,7 @@ fn differing<'a>(all: impl Iterator<Item = &'a Settings> + Clone) -> Vec<String>
     keys.into_iter().filter(differs).cloned().collect()
 }
 
-/// What holds for one model of a directory.
+/// The settings of one model of a directory.
 fn settings(config: &Table, model: &str) -> Settings {
     let mut settings = flat(config);
     if let Some(own) = config.get("per_model").and_then(|all| all.get(model)).and_then(Value::as_table) {
@@ -253,7 +253,7 @@ fn without(settings: &Settings, keys: &[&str]) -> Settings {
     settings.iter().filter(|(key, _)| !keys.contains(&key.as_str())).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// Without what no XML document may hold.
+/// The text without characters that no XML document may hold.
 pub fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect()
 }

@@ -1,4 +1,4 @@
-//! What came of a sweep: the score over each axis of its grid, two axes against each other, and the best points.
+//! The results of a sweep: the score over each axis of its grid, two axes against each other, and the best points.
 //!
 //! A figure over one axis has each model at the best of its points on the other axes. Tasks are apart.
 
@@ -19,7 +19,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// A sweep's directory, and what is finished in it.
+/// A sweep's directory, and the results of its finished runs.
 pub struct Swept {
     /// The directory's name.
     pub title: String,
@@ -80,7 +80,7 @@ impl Swept {
         let values = values(group, axis);
         let number = |value: &&str| value.parse().ok().filter(|x: &f64| x.abs() < 1e300);
         let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
-        // What is no number that can be drawn has its place in the order of the file.
+        // Values that are not numbers on a scale are placed in the order of the file.
         let places = numbers.clone().unwrap_or_else(|| (0..values.len()).map(|i| i as f64).collect());
         let what = &self.summary.axes()[axis];
         let line = |(style, model): (usize, &str)| {
@@ -146,7 +146,7 @@ impl Swept {
         })
     }
 
-    /// "lr 0.001, model.width 16".
+    /// The point of a row in words: "lr 0.001, model.width 16".
     pub fn point(&self, row: &Row) -> String {
         let parts = self.summary.axes().iter().zip(&row.values).map(|(axis, value)| format!("{axis} {value}"));
         clean(&parts.collect::<Vec<_>>().join(", "))
@@ -166,7 +166,7 @@ fn values<'a>(group: &Group<'a>, axis: usize) -> Vec<&'a str> {
     values
 }
 
-/// Of the rows of a model with the same key the best, by key.
+/// For each key, the best of the model's rows with this key.
 fn best_by<'a, K: Ord>(group: &Group<'a>, model: &str, key: impl Fn(&'a Row) -> K) -> BTreeMap<K, &'a Row> {
     let mut same: BTreeMap<K, Vec<&Row>> = BTreeMap::new();
     for &row in group.rows.iter().filter(|row| row.model == model) {
@@ -175,7 +175,7 @@ fn best_by<'a, K: Ord>(group: &Group<'a>, model: &str, key: impl Fn(&'a Row) -> 
     same.into_iter().filter_map(|(key, rows)| Some((key, group.best(rows.into_iter())?))).collect()
 }
 
-/// Maps beside each other are compared.
+/// Maps beside each other are compared, so they share their scale.
 fn on_one_scale(mut maps: Vec<Heat>) -> Vec<Heat> {
     let there = maps.iter().flat_map(|map| map.cells.iter().flatten().flatten()).map(|cell| cell.value);
     let range = there.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));

@@ -55,7 +55,7 @@ impl Watch {
         Ok(Watch { dirs: dirs.into(), server, made: Mutex::default() })
     }
 
-    /// Where the page is.
+    /// The address of the page.
     pub fn address(&self) -> String {
         self.server.server_addr().to_ip().map_or(String::new(), |at| format!("http://{at}/"))
     }
@@ -71,13 +71,13 @@ impl Watch {
                 let request = self.server.recv().map_err(|e| Error::config(format!("the server stopped: {e}")))?;
                 if busy.fetch_add(1, Ordering::SeqCst) >= MOST {
                     busy.fetch_sub(1, Ordering::SeqCst);
-                    // To drop it would be to read all that it has to say.
+                    // Dropping the request would read all of its body.
                     std::mem::forget(request);
                     continue;
                 }
                 let busy = &busy;
                 scope.spawn(move || {
-                    // Who asked is gone, perhaps.
+                    // A failure is ignored: the reader may be gone.
                     let _ = self.answer(request);
                     busy.fetch_sub(1, Ordering::SeqCst);
                 });
@@ -90,7 +90,8 @@ impl Watch {
             request.respond(Response::from_string(format!("{why}\n")).with_status_code(StatusCode(status)))
         };
         let host = request.headers().iter().find(|h| h.field.equiv("host")).map(|h| h.value.as_str().to_string());
-        // A page of somebody else's may have its name resolve to this machine; its browser says that name here.
+        // A foreign web page may have its host name resolve to this machine; the browser then sends that name as the
+        // host.
         if !host.is_some_and(|host| self.is_ours(&host)) {
             return refused(request, 403, "another host");
         }
@@ -130,7 +131,7 @@ impl Watch {
         let script = SCRIPT.replace("STAMP", &format!("{stamp:016x}"));
         match contained(|| report(&self.dirs, &ProgressBar::hidden())) {
             Ok(report) => report.page.replace("</body>", &format!("{script}</body>")),
-            // It may be early.
+            // There may be no report yet: the runs may have just begun.
             Err(e) => {
                 let why = maud::html! { (printable(&e.to_string())) }.into_string();
                 format!("<!doctype html><meta charset=utf-8><title>tapezoo report</title><p>{why}</p>{script}")

@@ -44,14 +44,14 @@ impl Counts {
 
     /// Count −log₂ p of a target, in bits.
     pub fn add_bits(&mut self, bits: f64) {
-        // What is no number is as wrong as can be.
+        // NaN counts as the worst answer.
         let bits = if bits < MOST_BITS { bits.max(0.0) } else { MOST_BITS };
         self.bits += (bits * UNITS).round() as u128;
     }
 
     /// Count the total variation distance of a target's probabilities, a number from 0 to 1.
     pub fn add_distance(&mut self, distance: f64) {
-        // What is no number is as far away as can be.
+        // NaN counts as the largest distance.
         let distance = if distance < 1.0 { distance.max(0.0) } else { 1.0 };
         self.distance += (distance * UNITS).round() as u128;
     }

@@ -1,4 +1,4 @@
-//! What is learned: a task writes tokens, and a target for each.
+//! Tasks: each writes tokens, and a target for each token.
 //!
 //! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files), and a
 //! line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with the
@@ -263,7 +263,7 @@ macro_rules! tasks {
         #[serde(tag = "name", remote = "Self")]
         pub enum Tasks {
             $(#[doc = concat!("[`", stringify!($Task), "`].")] #[serde(rename = $kind)] $Task($Task),)*
-            /// One that was [added](add).
+            /// A task that was [added](add).
             #[serde(skip)]
             Own(Own),
         }

@@ -72,7 +72,7 @@ pub struct Mqar {
     pub all_queries: bool,
 }
 
-/// What a file need not say.
+/// Whether pairs are read once, the default, which a file need not have.
 fn is_once(repeat: &usize) -> bool {
     *repeat == 1
 }

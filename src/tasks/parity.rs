@@ -23,7 +23,7 @@ pub struct Parity {
     pub modulus: usize,
 }
 
-/// What a file need not say.
+/// Whether the count is modulo 2, the default, which a file need not have.
 fn is_parity(modulus: &usize) -> bool {
     *modulus == 2
 }

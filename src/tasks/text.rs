@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What is read where no file is named: *Alice's Adventures in Wonderland* (Lewis Carroll, 1865; in the public domain).
+/// The text that is read where no file is named: *Alice's Adventures in Wonderland* (Lewis Carroll, 1865; in the public domain).
 const SAMPLE: &str = include_str!("alice.txt");
 
 /// The part of a text that is held out, where nobody says.

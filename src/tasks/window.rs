@@ -35,7 +35,7 @@ const MOST: usize = 512;
 /// The smallest: of one bit the parity is that bit, and it matches itself.
 const LEAST: usize = 2;
 
-/// What is asked about the last N bits.
+/// The question about the last N bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Question {
@@ -50,7 +50,7 @@ pub enum Question {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Window {
-    /// What is asked.
+    /// The question.
     pub question: Question,
     /// N: how many bits it is asked about.
     pub window: usize,

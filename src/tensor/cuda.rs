@@ -1,4 +1,4 @@
-//! What ops see of a CUDA device: a pool of its memory, and launches with tensors for arguments.
+//! A CUDA device as ops see it: a pool of its memory, and launches with tensors for arguments.
 
 use super::{DType, Device, Mat, Pool, Shape, Tensor};
 use crate::{
@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-/// What an op sees of a CUDA device.
+/// A CUDA device as an op sees it.
 pub struct Cuda {
     gpu: Arc<Gpu>,
     pool: RefCell<Pool>,
@@ -105,7 +105,7 @@ impl Drop for CudaTemp<'_> {
     }
 }
 
-/// What the engine itself does with tensors: filling, changing the type, adding, looking for NaN.
+/// Kernels of the engine itself: filling, changing the type, adding, looking for NaN.
 static TENSOR: Module = Module::new("tensor/tensor.cu", &[include_str!("tensor.cu")]);
 
 impl Gpu {

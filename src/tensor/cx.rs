@@ -1,6 +1,6 @@
 //! Where buffers live and ops run, chosen at run time.
 
-use super::{Cuda, DType, Device, pool::Cpu, products::Products};
+use super::{Cores, Cuda, DType, Device, pool::Cpu, products::Products};
 use crate::cuda::Gpu;
 use std::sync::Arc;
 
@@ -49,6 +49,13 @@ impl Cx {
         match self {
             Cx::Cpu(_) => None,
             Cx::Cuda(cuda) => Some(cuda.gpu().clone()),
+        }
+    }
+
+    /// Compute on these cores besides, when they are idle.
+    pub(crate) fn share(&mut self, cores: &Cores) {
+        if let Cx::Cpu(cpu) = self {
+            cpu.share(cores);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Values: contiguous, row-major tensors of at most five axes, whose element type and device are known at run time.
 
+mod cores;
 mod cuda;
 mod cx;
 mod element;
@@ -11,6 +12,8 @@ mod shape;
 pub mod simd;
 mod transfer;
 
+#[doc(hidden)]
+pub use cores::Cores;
 pub use cuda::{Cuda, CudaTemp};
 pub use cx::Cx;
 pub use element::{Element, Real};
@@ -54,7 +57,7 @@ impl Buf {
     /// One without elements.
     fn hollow(dtype: DType) -> Buf {
         match dtype {
-            // What would be bf16 on a device.
+            // A tensor that is bf16 on a device is f32 here.
             DType::F32 | DType::BF16 => f32::wrap(Arc::new(Host::from(vec![]))),
             DType::F64 => f64::wrap(Arc::new(Host::from(vec![]))),
             DType::I32 => i32::wrap(Arc::new(Host::from(vec![]))),

@@ -5,7 +5,7 @@ mod free;
 
 pub use free::Bin;
 
-use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor, host, simd};
+use super::{Arena, Buf, Cores, DType, Element, Host, Products, Shape, Tensor, host, simd};
 use crate::{
     cuda::{Block, Gpu},
     error::OUT_OF_MEMORY,
@@ -14,7 +14,7 @@ use free::{Usage, class};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Recycles the buffers of a tape. Their old contents stay: an op writes every element of its outputs.
@@ -221,7 +221,7 @@ impl Pool {
     }
 }
 
-/// What device memory is measured in.
+/// The unit in which device memory is given out.
 const UNIT: usize = 512;
 
 /// The system has no such memory: a panic whose message says so, as an op has no other way to say it, and
@@ -246,11 +246,14 @@ pub(super) fn ask_for(bytes: usize) {
     }
 }
 
-/// What an op sees of the CPU: the pool, from which it borrows scratch memory.
+/// The CPU as an op sees it: the pool, from which it borrows scratch memory.
 #[derive(Default)]
 pub struct Cpu {
     pool: RefCell<Pool>,
     products: Products,
+    cores: Cores,
+    /// For the other threads of a kernel, from one call to the next.
+    helpers: Mutex<Vec<Cpu>>,
 }
 
 impl Cpu {
@@ -261,10 +264,28 @@ impl Cpu {
     pub fn new(products: Products) -> Result<Cpu, String> {
         simd::check()?;
         products.check_processor()?;
-        Ok(Cpu { products, ..Cpu::default() })
+        Ok(Cpu { products, cores: Cores::others(), ..Cpu::default() })
     }
 
-    /// What the operands of products are rounded to.
+    /// From now on, the other cores are these.
+    pub(crate) fn share(&mut self, cores: &Cores) {
+        self.cores = cores.clone();
+    }
+
+    /// Do all of these jobs, on this thread and on idle cores: side by side, in any order. Each thread has a pool of its
+    /// own.
+    pub(crate) fn side_by_side<J: Send>(&self, jobs: Vec<J>, work: impl Fn(&Cpu, J) + Sync) {
+        let (helpers, products, poison) = (&self.helpers, self.products, self.pool().poison);
+        let (threads, jobs) = (jobs.len(), Mutex::new(jobs.into_iter()));
+        self.cores.work(threads, || {
+            let cpu = lock(helpers).pop().unwrap_or_else(|| Cpu { products, ..Cpu::default() });
+            cpu.pool().set_poison(poison);
+            std::iter::from_fn(|| lock(&jobs).next()).for_each(|job| work(&cpu, job));
+            lock(helpers).push(cpu);
+        });
+    }
+
+    /// The type that operands of products are rounded to.
     pub fn products(&self) -> Products {
         self.products
     }
@@ -285,6 +306,11 @@ impl Cpu {
         t.fill(T::default());
         t
     }
+}
+
+/// A thread that panicked leaves nothing half done behind these locks.
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Scratch memory on loan from a pool; use it as a slice.

@@ -1,10 +1,10 @@
-//! What the operands of products are rounded to, as an experiment chooses it.
+//! The type that operands of products are rounded to, as an experiment chooses it.
 
 use crate::tensor::{DType, Device};
 use std::{fmt, str::FromStr};
 
-/// What the operands of Linear and Matmul in single precision are rounded to; sums are in single
-/// precision either way, and so is everything else.
+/// The type that operands of Linear and Matmul in single precision are rounded to; sums are in single precision either
+/// way, and so is everything else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Products {
     /// Nothing: single precision.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Level {
-    /// What every processor has.
+    /// Instructions that every processor has.
     Plain = 1,
     /// AVX2 and FMA.
     Avx2,
@@ -49,7 +49,7 @@ fn most() -> Level {
     macro_rules! has {
         ($($feature:tt),*) => { $(is_x86_feature_detected!($feature))&&* };
     }
-    // What `versions` compiles for.
+    // The instruction sets that `versions` compiles for.
     let avx512 = has!("avx512bitalg", "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512ifma", "avx512vbmi")
         && has!("avx512vbmi2", "avx512vl", "avx512vnni", "avx512vpopcntdq", "gfni", "vaes", "vpclmulqdq");
     match has!("avx2", "fma") {
@@ -65,7 +65,7 @@ fn most() -> Level {
     Level::Plain
 }
 
-/// What the environment asks for.
+/// The instruction set that the environment asks for.
 fn asked() -> Result<Option<Level>, String> {
     let Some(value) = std::env::var_os(VARIABLE) else { return Ok(None) };
     match value.to_str() {

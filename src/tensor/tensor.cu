@@ -1,4 +1,4 @@
-// What the engine itself does with tensors. Each reads and writes every element once, a thread takes every
+// Kernels of the engine itself, for tensors. Each reads and writes every element once, a thread takes every
 // threads()-th of them: neighbouring threads touch neighbouring elements.
 
 // x = value

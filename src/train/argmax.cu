@@ -1,5 +1,5 @@
-// What a classifier says: the index of the largest of each row's logits `[rows, classes]`, the first of equals, or −1
-// where a logit is not finite. A warp a row, its lanes side by side along it; every logit is read once.
+// The answers of a classifier: for each row of the logits `[rows, classes]`, the index of the largest (the first of
+// equals), or −1 where a logit is not finite. A warp takes a row, its lanes side by side; every logit is read once.
 
 extern "C" __global__ void argmax(const S* logits, int* said, i64 rows, i64 classes) {
     const int lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-//! What an experiment asks for, in memory and in time, before it begins.
+//! The memory and the time that an experiment needs, estimated before it begins.
 //!
 //! The memory of a step is that of its values: the model is recorded without being computed, at three short lengths,
 //! and continued to the length asked for by the parabola through them. Beside recurrences, which grow with the length,
@@ -19,27 +19,27 @@ use std::borrow::Cow;
 /// The most runs of one experiment: models times seeds.
 const MOST_RUNS: usize = 1 << 16;
 
-/// Multiplications and additions in a second, within a factor of a few: of a core, on models of few parameters, and of
-/// a device, at most.
+/// Multiplications and additions in a second, within a factor of a few: those of a core on models of few parameters,
+/// and the most that a device does.
 const OF_A_CORE: f64 = 5e10;
 const OF_A_DEVICE: f64 = 1e13;
 
 /// How many times longer a core takes without kernels, by formulas and plain loops, or in the place of a device.
 const SLOWER: f64 = 100.0;
 
-/// Seconds beyond which nobody waits: ten years.
+/// The longest time that a run may take, in seconds: ten years.
 const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
 
-/// Seconds of which one wants to know before.
+/// Experiments that take longer than this, in seconds, are announced before they begin.
 const LONG: f64 = 600.0;
 
-/// What can be had without looking how much there is.
+/// Bytes that every machine has: below this the free memory is not looked up.
 const ALWAYS: f64 = (1 << 28) as f64;
 
 /// Refuse an experiment of more runs than anybody waits for.
 ///
 /// # Errors
-/// When it has as many: how many, and what to change.
+/// When it has more: the error says how many, and what to change.
 pub fn check(cfg: &TrainConfig) -> Result<()> {
     let runs = cfg.models.len().saturating_mul(cfg.seeds);
     if runs > MOST_RUNS {
@@ -55,7 +55,7 @@ pub fn check(cfg: &TrainConfig) -> Result<()> {
 /// Refuse a run that needs more memory than there is, or more time than anybody has.
 ///
 /// # Errors
-/// When it does: what asks for how much, and what to change.
+/// When it does: the error says which part needs how much, and what to change.
 pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     let name = cfg.models.first().map_or("", String::as_str);
     for Time { what, seconds, lower } in times(cfg, model) {
@@ -84,10 +84,11 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     )))
 }
 
-/// What to say of experiments on the CPU that take long: how long, what of them takes most, and what makes it less.
+/// A warning about experiments on the CPU that take long: the time, the part that takes most of it, and what reduces
+/// it.
 ///
 /// # Errors
-/// When a configuration cannot be.
+/// When a configuration is invalid.
 pub fn cost<'a>(experiments: impl Iterator<Item = &'a TrainConfig>) -> Result<Option<String>> {
     let (mut all, mut most): (f64, Option<(f64, String)>) = (0.0, None);
     for own in experiments.map(TrainConfig::each_model).collect::<Result<Vec<_>>>()?.iter().flatten() {
@@ -109,7 +110,7 @@ pub fn cost<'a>(experiments: impl Iterator<Item = &'a TrainConfig>) -> Result<Op
     Ok(most.map(|(_, most)| format!("this takes about {} of a core; the longest is {most}", time(all))))
 }
 
-/// A time, to read: "3 days".
+/// A time in words: "3 days".
 fn time(seconds: f64) -> String {
     let units = [("years", 365.25 * 86_400.0), ("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)];
     let unit = units.into_iter().find(|unit| seconds >= 2.0 * unit.1);
@@ -122,7 +123,7 @@ fn time(seconds: f64) -> String {
 /// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is.
 ///
 /// # Errors
-/// When they do: how much, and how many fit.
+/// When they do: the error says how much, and how many fit.
 pub fn check_side_by_side<'a>(
     experiments: impl Iterator<Item = &'a TrainConfig>,
     threads: usize,
@@ -160,7 +161,7 @@ pub fn check_side_by_side<'a>(
     )))
 }
 
-/// A part of the work that takes about so long.
+/// A part of the work, and about how long it takes.
 struct Time {
     what: String,
     seconds: f64,
@@ -207,14 +208,14 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     std::iter::once(train).chain(eval).collect()
 }
 
-/// A part of the work that holds about so many bytes.
+/// A part of the work, and about how many bytes it holds.
 #[derive(Debug)]
 pub struct Memory {
-    /// What it is.
+    /// The name of the part.
     pub what: String,
-    /// How many.
+    /// Its bytes.
     pub bytes: f64,
-    /// What makes them less.
+    /// The settings that make it smaller.
     lower: String,
 }
 
@@ -267,7 +268,7 @@ fn values(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> f64 {
     of * batch as f64 / few as f64
 }
 
-/// The bytes of the values of a forward pass that is recorded and not computed; none where it must be.
+/// The bytes of the values of a forward pass that is recorded and not computed; none where it must be computed.
 fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Option<f64> {
     let tokens = (0..batch * len).map(|i| (i % cfg.model.vocab) as i32).collect();
     let count = || {
@@ -287,7 +288,7 @@ pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<Cow<'static, str>>
     let mut ops = vec![];
     for len in cfg.eval_lens.iter().chain([&cfg.train_len]) {
         let len = len.max.min(Model::HOLLOW_LEN);
-        // Whether few positions count is the task's to say.
+        // The task decides whether only few positions have targets.
         let mut batch = Batch::new(1, len);
         if cfg.task.check_len(len).is_ok() && cfg.task.check_data(len.into(), &[]).is_ok() {
             batch.fill(&*cfg.task, rng::stream(0, "ops", 0));

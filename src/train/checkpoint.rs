@@ -1,4 +1,4 @@
-//! All that a run needs to go on as if nothing had happened.
+//! Checkpoints: the file from which a run goes on as if nothing had happened.
 //!
 //! A checkpoint is a safetensors file: [`Trainer::state`](super::Trainer), bit by bit, and in the metadata one entry
 //! `tapezoo`, a JSON object: [`About`]. What is not in it follows from the configuration, the seed and the step: the
@@ -29,26 +29,26 @@ use std::{
 };
 use toml::Table;
 
-/// What to do about a checkpoint that cannot be used.
+/// The remedy for a checkpoint that cannot be used.
 const REMEDY: &str = "delete it to begin this run anew";
 
 /// The checksum's place, before it is known.
 const ZEROS: &[u8; 16] = b"0000000000000000";
 
-/// What stands before it in the header: JSON inside of a JSON text.
+/// The text before the checksum in the header: JSON inside of a JSON string.
 const BEFORE: &[u8] = br#"\"checksum\":\""#;
 
-/// How much has been written to the metrics: their bytes, and the checksum of these.
+/// How much has been written to the metrics: the number of bytes, and their checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Written {
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
     /// Their checksum.
     pub checksum: Fnv1a,
 }
 
 impl Written {
-    /// What there is to be read.
+    /// The length and the checksum of all that `from` holds.
     pub(super) fn of(mut from: impl Read) -> io::Result<Written> {
         let (mut all, mut buffer) = (Written::default(), vec![0; 1 << 16]);
         loop {
@@ -59,14 +59,14 @@ impl Written {
         }
     }
 
-    /// So much more.
+    /// Count these bytes as written.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.checksum.add(bytes);
     }
 }
 
-/// What is to be known beside the tensors.
+/// The metadata of a checkpoint: all that a run needs beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The configuration of this one model, as TOML.
@@ -77,23 +77,23 @@ pub struct About {
     pub seed: u64,
     /// The last step taken.
     pub step: usize,
-    /// The stage of the task's curriculum that the next step is of, counted from 0.
+    /// The stage of the task's curriculum that the next step belongs to, counted from 0.
     #[serde(default)]
     pub stage: usize,
-    /// Whether the evaluation that is due after it is made.
+    /// Whether the evaluation that is due after this step has been made.
     pub evaluated: bool,
-    /// How many bytes of metrics were written up to it.
+    /// How many bytes of metrics were written up to this step.
     pub metrics: u64,
     /// The checksum of these bytes.
     pub metrics_checksum: u64,
-    /// Seconds spent in training steps up to it.
+    /// Seconds spent in training steps up to this step.
     pub training_s: f64,
-    /// Seconds spent on the run up to it.
+    /// Seconds spent on the run up to this step.
     pub wall_s: f64,
-    /// The names of the kernels that computed ops up to it; none in a checkpoint of an older version.
+    /// The names of the kernels that computed ops up to this step; none in a checkpoint of an older version.
     #[serde(default)]
     pub kernels: Vec<String>,
-    /// See the [module](self).
+    /// The checksum of the whole file (see the [module](self)).
     pub checksum: String,
 }
 
@@ -104,15 +104,15 @@ impl About {
     }
 }
 
-/// Where a run stands, to be saved from any thread. Host memory is shared with the trainer, which takes no step as long
-/// as this is there.
+/// The state of a run, to be saved from any thread. Host memory is shared with the trainer, which takes no step as long
+/// as the snapshot lives.
 pub struct Snapshot {
     state: Vec<(&'static str, Tensor)>,
     about: About,
 }
 
 impl Snapshot {
-    /// Where this run stands, after so much was written and so long.
+    /// The state of this run, after these metrics were written and this time was spent.
     ///
     /// # Errors
     /// When the device fails.
@@ -161,7 +161,7 @@ impl Snapshot {
     }
 }
 
-/// Save where a run stands, whole or not at all.
+/// Save the state of a run, whole or not at all.
 ///
 /// # Errors
 /// When it cannot be written; an earlier checkpoint is then as it was. When the device fails.
@@ -172,7 +172,7 @@ pub fn save(path: &Path, trainer: &mut Trainer, written: Written, wall: Duration
 /// Give a checkpoint's bytes the checksum that they should have.
 ///
 /// # Errors
-/// When it has no place.
+/// When the bytes have no place for it.
 pub fn seal(bytes: &mut [u8]) -> std::result::Result<(), String> {
     let place = place(bytes).ok_or("no checksum")?;
     bytes[place.clone()].copy_from_slice(ZEROS);
@@ -200,14 +200,14 @@ fn is_sealed(bytes: &[u8]) -> bool {
     })
 }
 
-/// A configuration of one model as a table, from TOML. How often it is saved is no part of what a run is.
+/// A configuration of one model as a table, from TOML. It is without `checkpoint_every`, which does not identify a run.
 fn table(text: &str, mixer: &str) -> std::result::Result<Table, String> {
     let mut table: Table = text.parse().map_err(|e: toml::de::Error| first_line(&e.to_string()))?;
     table.insert("mixer".into(), mixer.into());
     Ok(of_run(table))
 }
 
-/// A damaged text may be long.
+/// The first line of a text, cut short: a damaged text may be long.
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect()
 }
@@ -215,7 +215,7 @@ fn first_line(text: &str) -> String {
 /// The first key in which a configuration, recorded as TOML and the name of its mixer, is not that of one model here.
 ///
 /// # Errors
-/// When it is no TOML.
+/// When `config` is not TOML.
 pub fn differs(
     config: &str,
     mixer: &str,
@@ -287,13 +287,13 @@ fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Ten
     Ok(Tensor::from_bytes(view.data(), own.dtype(), shape))
 }
 
-/// In how many parts a recorded configuration has the batches computed.
+/// The number of parts that a recorded configuration has the batches computed in.
 pub fn parts(config: &str) -> Option<usize> {
     let table = of_run(config.parse().ok()?);
     table.get("micro_batches")?.as_integer()?.try_into().ok()
 }
 
-/// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
+/// The metadata of a checkpoint, without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
     let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))

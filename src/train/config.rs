@@ -45,7 +45,7 @@ const MAX_TOKENS: usize = 1 << 26;
 pub struct TrainConfig {
     /// The preset that the rest was laid over.
     pub preset: String,
-    /// Which mixers to train, or variants of them that `per_model` names; "all" alone is all mixers.
+    /// The mixers to train, or variants of them that `per_model` names; "all" alone is all mixers.
     pub models: Vec<String>,
     /// The first seed, of initial weights and training data.
     pub seed: u64,
@@ -104,36 +104,37 @@ pub struct TrainConfig {
     /// How the mixer is computed; its fastest form if absent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text::option")]
     pub form: Option<Form>,
-    /// Where it is computed.
+    /// The device that the model is computed on.
     #[serde(with = "text")]
     pub device: Device,
     /// On a device, whether a training step is recorded as a graph and replayed; the results are the same.
     #[serde(default, with = "text")]
     pub cuda_graph: Graphs,
-    /// In which precision.
+    /// The precision that it is computed in.
     #[serde(with = "text")]
     pub dtype: DType,
-    /// What operands of products are rounded to, on the CPU.
+    /// The type that operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
-    /// Which ops are computed by their kernels; the others by what defines them, which is slow and differs by rounding.
+    /// The ops that are computed by their kernels. The others are computed by their formulas, which are slow and differ
+    /// by rounding.
     #[serde(default, with = "text", skip_serializing_if = "all_kernels")]
     pub kernels: Kernels,
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
     /// LRU's statistics, a state that is carried) is computed in one.
     pub micro_batches: Parts,
-    /// What is learned.
+    /// The task.
     pub task: Tasks,
     /// The sizes of the models.
     pub model: ModelConfig,
-    /// What is different for single models: any of the above, under the model's name. Under a name of its own, with a
-    /// key `mixer`, it is a variant: that mixer, with what `per_model` has for it and then with this.
+    /// The settings that differ for single models: any of the above, under the model's name. A table under a new name,
+    /// with a key `mixer`, is a variant: that mixer, with the settings that `per_model` has for it and then with these.
     #[serde(default)]
     pub per_model: BTreeMap<String, Table>,
 }
 
-/// What a file need not say.
+/// Whether `kernels` has its default, which a file need not name.
 fn all_kernels(kernels: &Kernels) -> bool {
     *kernels == Kernels::Fast
 }
@@ -152,7 +153,7 @@ impl TrainConfig {
     /// A preset, the keys of `file` over it, and `flags` over those.
     ///
     /// # Errors
-    /// When the file cannot be read, or any layer has an unknown key or a value that cannot be.
+    /// When the file cannot be read, or any layer has an unknown key or an invalid value.
     pub fn load(file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
         TrainConfig::load_over("default", file, flags)
     }
@@ -174,7 +175,7 @@ impl TrainConfig {
         Ok(TrainConfig::from_settings(default, file, flags)?.0)
     }
 
-    /// As [`TrainConfig::from_layers`], with what the file and the flags set, and which of it has no effect.
+    /// As [`TrainConfig::from_layers`], with the settings of the file and the flags, and which of them have no effect.
     ///
     /// # Errors
     /// As [`TrainConfig::load`].
@@ -188,10 +189,10 @@ impl TrainConfig {
         made.map_err(|e| place::explained(e, path, &by_flag).in_brief())
     }
 
-    /// As [`TrainConfig::from_settings`], with what the task reads: see [`TrainConfig::load_data`].
+    /// As [`TrainConfig::from_settings`], with the data of the task loaded: see [`TrainConfig::load_data`].
     ///
     /// # Errors
-    /// As both.
+    /// As [`TrainConfig::from_settings`] and [`TrainConfig::load_data`].
     pub fn from_settings_and_data(
         default: &str,
         file: Option<(&Path, Table)>,
@@ -239,7 +240,7 @@ impl TrainConfig {
         Ok((config, settings))
     }
 
-    /// The configuration of one model alone: what `per_model` has for it over the rest.
+    /// The configuration of one model alone: its settings in `per_model` laid over the rest.
     ///
     /// # Errors
     /// When `per_model` has an unknown key for it.
@@ -262,15 +263,15 @@ impl TrainConfig {
         Ok(cfg)
     }
 
-    /// The mixer of a model: its own name, but for a variant.
+    /// The mixer of a model: the model's own name, unless it is a variant.
     fn mixer_of<'a>(&'a self, name: &'a str) -> &'a str {
         self.per_model.get(name).and_then(|own| own.get("mixer")?.as_str()).unwrap_or(name)
     }
 
-    /// See that there is what the task reads, and record which it was: a run goes on with the same only.
+    /// Check that the task's data is there, and record its checksum: a run goes on only with the same data.
     ///
     /// # Errors
-    /// When it is missing, is another, or has no sequences of these lengths.
+    /// When the data is missing, is not the recorded data, or has no sequences of these lengths.
     pub fn load_data(&mut self) -> Result<()> {
         for own in self.each_model()? {
             own.task.check_data(own.train_len, &own.eval_lens).map_err(Error::Config)?;
@@ -302,12 +303,12 @@ impl TrainConfig {
 
     /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
-        // Of a mixer that cannot be built another place complains.
+        // A mixer that cannot be built is refused elsewhere.
         let at_once = models::tokens_at_once(&self.model).unwrap_or(models::TOKENS_AT_ONCE);
         self.micro_batches.of(self.batch, self.train_len.max, at_once)
     }
 
-    /// Whether it is left to us in how many parts the batches of a model are computed.
+    /// Whether the number of parts of a model's batches is chosen automatically.
     pub(super) fn parts_are_ours(&self, name: &str) -> bool {
         let own = [self.mixer_of(name), name].map(|name| self.per_model.get(name)?.get("micro_batches"));
         own.into_iter().flatten().next_back().map_or(self.micro_batches == Parts::Auto, |n| n.as_str() == Some("auto"))
@@ -324,7 +325,7 @@ impl TrainConfig {
         self.train_len_of(&*self.task, step)
     }
 
-    /// The same of a task other than the configuration's.
+    /// As [`TrainConfig::train_len_at`], for a task other than the configuration's.
     pub(super) fn train_len_of(&self, task: &dyn Task, step: usize) -> Len {
         let Len { min, max } = self.train_len;
         if step >= self.curriculum {
@@ -343,7 +344,7 @@ impl TrainConfig {
         self.eval_lens.iter().chain([&self.train_len]).map(|len| len.max).max().unwrap_or(0)
     }
 
-    /// Every value that cannot be, before any work is done.
+    /// Refuse every invalid value, before any work is done.
     fn check(&self) -> Result<()> {
         let mixers = models::names();
         let variants = self.per_model.keys().map(String::as_str).filter(|name| !mixers.contains(name));
@@ -394,7 +395,7 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
-        // A task is asked for lengths that can be.
+        // The lengths come first: a task is asked for valid ones only.
         self.check_lengths()?;
         self.check_task(&*self.task)?;
         expect(self.parts() <= self.batch, || {
@@ -426,7 +427,8 @@ impl TrainConfig {
         self.check_model()
     }
 
-    /// The models here, by the kernels of a device: there is nothing else in bf16.
+    /// Refuse bf16 where nothing computes in it: on the CPU, in published models, and in forms that keep no states in
+    /// f32.
     fn check_bf16(&self) -> Result<()> {
         if self.dtype != DType::BF16 {
             return Ok(());
@@ -501,7 +503,7 @@ fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
         return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
     }
     merge(&mut full, table.clone());
-    // In the words of whoever wrote the file, not in Rust's.
+    // The message is in the words of the file, not of Rust.
     let plain = |what: String| what.replace("expected usize", "expected a whole number from 0 on");
     full.try_into().map_err(|e: toml::de::Error| plain(e.to_string().trim_end().replace('\n', ", ")))
 }

@@ -40,7 +40,7 @@ pub struct Data {
     trial: Option<Trial>,
 }
 
-/// What the first steps cost, to see whether a thread pays.
+/// The cost of the first steps, which shows whether a thread pays.
 struct Trial {
     since: Instant,
     making: Duration,
@@ -54,7 +54,7 @@ struct Ahead {
 }
 
 impl Data {
-    /// From batch `next` on.
+    /// The batches from number `next` on.
     pub fn new(cfg: &TrainConfig, task: Arc<dyn Task>, seed: u64, next: usize) -> Data {
         Data { cfg: cfg.clone(), task, waits: false, seed, next, ahead: None, trial: None }
     }
@@ -89,7 +89,7 @@ impl Data {
         self.trial = (!self.waits).then(|| Trial { since: Instant::now(), making: Duration::ZERO, left: TRIAL });
     }
 
-    /// Leave it to a thread from now on.
+    /// Leave making batches to a thread from now on.
     pub fn ahead(&mut self) {
         if self.waits {
             return;
@@ -100,7 +100,7 @@ impl Data {
         let spawned = thread::Builder::new().spawn(move || {
             for index in first.. {
                 let Ok(mut batch) = to_fill.recv() else { return };
-                // Then the one that needs it makes it, and says so.
+                // Then the thread that needs the batch makes it, and reports the error.
                 if within_memory(|| fill(&mut batch, &cfg, &*task, seed, index)).is_err() {
                     return;
                 }
@@ -119,7 +119,7 @@ impl Data {
         self.ahead = Some(Ahead { empty, full });
     }
 
-    /// Note that a batch took so long, and decide when enough of them have been made.
+    /// Count the time that a batch took, and decide when enough of them have been made.
     fn count(&mut self, took: Duration) {
         let Some(trial) = &mut self.trial else { return };
         trial.making += took;

@@ -1,4 +1,4 @@
-//! What a model knows: its answers at every evaluation length, counted.
+//! Evaluation: the answers of a model at every evaluation length, counted.
 
 use super::{Accuracy, Scores, Trainer};
 use crate::{
@@ -29,7 +29,7 @@ impl Trainer {
         if asked_to_end() { Err(Error::Interrupted { step: self.step }) } else { Ok(evaluation) }
     }
 
-    /// Counts of what was answered before a signal came.
+    /// The counts of the answers that were given before a signal came.
     fn try_evaluate(&mut self) -> (Accuracy, Scores) {
         let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
         for len in self.cfg.eval_lens.clone() {
@@ -67,7 +67,7 @@ impl Trainer {
         all.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After a step at which the task's curriculum may go on: go on, if the model passes.
+    /// After a step at which the task's curriculum may go on, go on if the model passes.
     pub(super) fn grow(&mut self) {
         let Trainer { cfg, model, tape, form, stages, stage, step, seed, .. } = self;
         let Some(stages) = stages else { return };
@@ -95,7 +95,7 @@ fn sequences(len: Len, i: usize) -> Rng {
     rng::stream(0, &format!("evaluate at {len}"), i as u64)
 }
 
-/// Count what the model says to a batch of the sequences of these random numbers.
+/// Count the model's answers to a batch of sequences that are drawn from these random numbers.
 fn answer(
     task: &dyn Task,
     model: &Model,
@@ -116,7 +116,8 @@ fn answer(
     tape.reset();
 }
 
-/// Count what logits `[.., classes]` say to a batch, at all positions or at `rows`, where the task knows the truth by it.
+/// Count the answers that logits `[.., classes]` give to a batch, at all positions or at `rows`. `truth` is the true
+/// distribution of each target, where the task knows it.
 pub fn count_answers(
     task: &dyn Task,
     tape: &Tape,
@@ -130,7 +131,7 @@ pub fn count_answers(
     match truth {
         None => count(batch.lens().max, &said, rows, targets, counts),
         Some(truth) => {
-            // A class that is possible is as right as the one that was drawn.
+            // Any possible class is as right as the class that was drawn.
             let mut targets = targets.to_vec();
             for (i, &said) in said.iter().enumerate() {
                 let (at, of) = (position(i), task.classes());
@@ -157,7 +158,7 @@ pub fn count_answers(
     }
 }
 
-/// Of logits `[.., classes]`, log p of each class, wherever `asked` has a position for a row.
+/// Give `each` log p of each class, from logits `[.., classes]`, wherever `asked` has a position for a row.
 fn log_probabilities(logits: &Tensor, asked: impl Fn(usize) -> Option<usize>, mut each: impl FnMut(usize, &[f64])) {
     let mut log_p = vec![0.0; logits.shape().last()];
     with_real!(logits.dtype(), T => {
@@ -195,8 +196,8 @@ fn largest<T: Real>(row: &[T]) -> i32 {
     if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
 }
 
-/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
-/// positions, or at `rows`.
+/// Count the answers `said` that equal the target `[sequences, t]`, at the positions that have one. There is an answer
+/// at all positions, or at `rows`.
 fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
     let positions: Vec<usize> = match rows {
         Some(rows) => rows.iter().map(|&row| row as usize).collect(),

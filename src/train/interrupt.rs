@@ -1,8 +1,8 @@
 //! Signals that ask a process to end: the first has every run write a checkpoint and stop, a later one ends the process
-//! at once. What does not come to a stop by itself, such as a long step, is abandoned soon after the first.
+//! at once. Work that does not come to a stop by itself, such as a long step, is abandoned soon after the first.
 //!
-//! `timeout` and some batch systems signal a process and then its group, so that one request arrives twice. What comes
-//! within `ONE_REQUEST` of the first is the same request.
+//! `timeout` and some batch systems signal a process and then its group, so that one request arrives twice. A signal
+//! that comes within `ONE_REQUEST` of the first is the same request.
 
 use crate::error::{Error, Result};
 use signal_hook::{
@@ -32,14 +32,14 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// The signal that came, or 0. A program has one set of signals, so this is one for all its runs.
 static CAME: AtomicUsize = AtomicUsize::new(0);
-/// Whether one came since this was last looked at.
+/// Whether a signal came since this flag was last read.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
-/// What is said when the runs do not come to a stop in time.
+/// The message when the runs do not come to a stop in time.
 type LastWords = Box<dyn FnOnce(Signal) + Send>;
 static LAST_WORDS: Mutex<Option<LastWords>> = Mutex::new(None);
 
-/// What ended a program before its work was done.
+/// A signal that ended a program before its work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(u8);
 
@@ -49,19 +49,19 @@ impl Signal {
         128 + self.0
     }
 
-    /// "SIGTERM".
+    /// Its name, such as "SIGTERM".
     pub fn name(self) -> &'static str {
         signal_name(self.0.into()).unwrap_or("a signal")
     }
 }
 
-/// From now on, catch the signals that ask a process to end. One that does not end by itself then says its last words
-/// ([`at_the_latest`]) and ends.
+/// From now on, catch the signals that ask a process to end. A process that does not end by itself then says its last
+/// words ([`at_the_latest`]) and ends.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn catch() -> Result<()> {
-    // Who started this with `nohup` wants it to outlive its terminal.
+    // A process that was started with `nohup` is to outlive its terminal.
     let hangup = (!ignored(SIGHUP)).then_some(&SIGHUP);
     for &signal in TERM_SIGNALS.iter().chain(hangup) {
         let number = usize::try_from(signal).unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn catch() -> Result<()> {
             .map_err(|e| Error::Config(format!("signal {signal} cannot be caught: {e}")))?;
     }
     at_the_latest(|signal| {
-        // Nobody may be there to read it.
+        // A failure is ignored: there may be no reader.
         let _ = writeln!(io::stderr(), "error: {}: ended before any run began", signal.name());
     });
     let spawned = thread::Builder::new().spawn(|| {
@@ -91,7 +91,7 @@ pub fn catch() -> Result<()> {
             if first.elapsed() < PATIENCE {
                 continue;
             }
-            // The lock is kept: who comes to an end now waits for this process's.
+            // The lock is kept: a thread that comes to its end now waits until the process ends.
             let mut words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(words) = words.take() {
                 words(signal);
@@ -109,7 +109,7 @@ fn ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// What to say when a signal came and its time is up; the process ends then, whatever it does.
+/// Set the words to say when a signal came and its time is up. The process then ends, whatever it is doing.
 pub fn at_the_latest(words: impl FnOnce(Signal) + Send + 'static) {
     *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }

@@ -8,7 +8,6 @@ use super::{
     config::TrainConfig,
     interrupt,
     lock::Lock,
-    micro_batches::Cores,
     outcome::{as_object, as_objects},
     progress::{EVERY, Progress},
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
@@ -19,6 +18,7 @@ use crate::{
     error::{Error, Result, contained},
     models::Model,
     tasks::BITS,
+    tensor::Cores,
 };
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One run to be: a model and a seed, and the directory where it leaves its files.
+/// One run to do: a model and a seed, and the directory where it leaves its files.
 pub struct Job {
     /// The model: a mixer, or a variant of one.
     pub name: String,
@@ -51,19 +51,19 @@ pub struct Job {
 }
 
 impl Job {
-    /// About how much work it is, to begin with the longest.
+    /// About how much work it is; the longest job begins first.
     pub fn cost(&self) -> f64 {
         let tokens = self.cfg.steps * self.cfg.batch * self.cfg.train_len.max;
         tokens as f64 * (self.params as f64 + 1000.0)
     }
 
-    /// Its directory, or the model and the seed.
+    /// The job's name in messages: its directory, or the model and the seed.
     fn whose(&self) -> String {
         let unsaved = || format!("{} seed {}", self.name, self.seed);
         self.dir.as_ref().map_or_else(unsaved, |dir| dir.display().to_string())
     }
 
-    /// The report before anything has come of it.
+    /// The report of the job before it begins.
     fn report(&self) -> RunReport {
         let Job { name, cfg, seed, form, params, .. } = self;
         RunReport {
@@ -81,7 +81,7 @@ impl Job {
 /// Every model of `cfg` with every seed, in this order.
 ///
 /// # Errors
-/// When a configuration cannot be.
+/// When a configuration is invalid.
 pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
@@ -106,7 +106,7 @@ pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
 /// all runs share could be written.
 ///
 /// # Errors
-/// When a configuration cannot be; nothing was trained then.
+/// When a configuration is invalid; nothing was trained then.
 pub fn run_all(
     cfg: &TrainConfig,
     threads: usize,
@@ -135,14 +135,14 @@ pub fn run_told(
         reports[i] = Some(report);
         if let Some(out) = out {
             let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
-            // The last to finish writes everything, so only what came of that counts.
+            // The last run to finish writes everything, so only the outcome of that write counts.
             written = out.write_reports(cfg, &reports);
         }
     });
     Ok((reports.into_iter().flatten().collect(), written))
 }
 
-/// The result that a run has already: it is in every table that is written from now on.
+/// The result of a run that is finished already: it is in every table that is written from now on.
 fn finished(job: &Job) -> Option<RunReport> {
     let dir = job.dir.as_deref()?;
     match (find(dir), check_configuration(dir, &job.cfg, job.seed)) {
@@ -151,9 +151,9 @@ fn finished(job: &Job) -> Option<RunReport> {
     }
 }
 
-/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the
-/// index and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not
-/// on its directory any more.
+/// Do these jobs on so many threads, the longest first; threads without a job compute parts of batches. `done` gets the
+/// index and the report of each job, one at a time; a run that was interrupted has none. No run begins once `lock` is
+/// not on its directory any more.
 pub fn work(
     jobs: &[&Job],
     threads: usize,
@@ -203,7 +203,7 @@ pub fn work(
     progress.end();
 }
 
-/// Where a run tells how it stands.
+/// The places where a run reports its state.
 struct Told<'a> {
     standing: &'a Standing,
     progress: &'a Progress,
@@ -222,7 +222,7 @@ impl Told<'_> {
 fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> {
     let mut report = job.report();
     let bar = told.progress.begin(format!("{} seed {}", report.model, report.seed), report.steps);
-    // Whatever this run does, the others go on.
+    // A panic in this run does not stop the others.
     let outcome = contained(|| train_to_end(job, spare, cores, &bar, &mut report, told));
     bar.finish_and_clear();
     match outcome {
@@ -240,7 +240,7 @@ fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> 
     Some(report)
 }
 
-/// What came of a run, in a few words.
+/// The outcome of a run, in a few words.
 pub(super) fn said(report: &RunReport) -> String {
     let score = report.scores.get(BITS).unwrap_or(&report.accuracy);
     match (&report.error, score.first()) {
@@ -250,11 +250,11 @@ pub(super) fn said(report: &RunReport) -> String {
     }
 }
 
-/// Train one model from one seed, or from where its directory says that it stands.
+/// Train one model from one seed, or go on from the state in its directory.
 ///
 /// # Errors
-/// When a file cannot be read or written, or a signal came: trying again may help, and the run is not finished. That
-/// a number is not finite would happen again, and so is a result.
+/// When a file cannot be read or written, or a signal came: trying again may help, and the run is not finished. A
+/// number that is not finite would come again, and so is a result.
 fn train_to_end(
     job: &Job,
     spare: bool,
@@ -266,7 +266,7 @@ fn train_to_end(
     let Job { cfg, seed, .. } = job;
     let now = Instant::now();
     told.lock.map_or(Ok(()), |lock| lock.check("this run is not begun"))?;
-    // Nothing is read before it is known that no other process writes.
+    // The directory is read only once no other process writes to it.
     let held = job.dir.as_deref().map(Held::wait).transpose()?;
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
     let (mut trainer, files, before) = match (found, job.dir.as_deref(), held) {
@@ -322,7 +322,7 @@ fn train_to_end(
     told.standing.writing(|| files.map_or(Ok(()), |files| files.finish(cfg, report, model.as_ref())))
 }
 
-/// Passes on what a run tells, to its files and its bar; saves where it stands, and stops it when a signal came.
+/// Writes the reports of a run to its files and its bar; saves its state, and stops it when a signal came.
 struct Record<'a> {
     files: Option<RunFiles>,
     bar: &'a ProgressBar,

@@ -1,4 +1,4 @@
-//! Who is at work in a directory: a lock that ends with its process, however that ends.
+//! The lock of a directory that a process works in. It ends with the process, however that ends.
 //!
 //! A lock file that a killed process left behind is no lock. Where a file system has no locks, nobody is kept out.
 
@@ -26,7 +26,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// For this process alone.
+    /// A lock for this process alone.
     ///
     /// # Errors
     /// When another process has it: the error names that process. When it cannot be written.
@@ -34,12 +34,12 @@ impl Lock {
         let mut lock = Lock::take(dir, File::try_lock)?;
         lock.alone = true;
         let who = format!("process {} on {} since {}\n", std::process::id(), stamp::host(), stamp::now());
-        // It only makes the error of the next process clearer.
+        // The text only makes the error of the next process clearer.
         let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(who.as_bytes()));
         Ok(lock)
     }
 
-    /// Beside other processes that share it.
+    /// A lock beside other processes that share it.
     ///
     /// # Errors
     /// When a process has it for itself; when it cannot be written.
@@ -60,7 +60,7 @@ impl Lock {
                 let what = format!("another process{who} is at work in it; wait for it, or stop it");
                 return Err(Error::format(dir, what));
             }
-            // Whoever had it before may have removed it in between.
+            // The process that had the lock before may have removed the file in between.
             if is(&file, &path) {
                 return Ok(Lock { file, path, dir: File::open(dir).ok(), alone: false });
             }
@@ -89,7 +89,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The last to leave removes it; one that stays is harmless.
+        // The last process to leave removes the lock file; a file that stays is harmless.
         let last = !matches!(self.file.try_lock(), Err(TryLockError::WouldBlock));
         if last && self.holds() {
             let _ = fs::remove_file(&self.path);

@@ -8,56 +8,18 @@
 use super::{config::TrainConfig, descend};
 use crate::{
     autograd::Tape,
-    error::{Error, Result, within_memory},
+    error::{Error, Result},
     models::{Form, Model},
     tasks::{Batch, IGNORE},
-    tensor::{Real, Tensor},
+    tensor::{Cores, Real, Tensor},
     with_real,
 };
-use std::{
-    panic::resume_unwind,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering},
 };
 
-/// How many cores have no run to do. Runs side by side share the count, and each borrows from it while it takes a step.
-#[derive(Clone, Default)]
-pub struct Cores(Arc<AtomicUsize>);
-
-impl Cores {
-    /// So many without a run.
-    pub fn idle(n: usize) -> Cores {
-        Cores(Arc::new(AtomicUsize::new(n)))
-    }
-
-    /// One more: its last run is done.
-    pub fn free(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// As many as there are, up to `most`, until what is returned is dropped.
-    fn borrow(&self, most: usize) -> Borrowed<'_> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |idle| Some(idle - idle.min(most)));
-        Borrowed { cores: self, n: taken.unwrap_or_else(|idle| idle).min(most) }
-    }
-}
-
-/// Cores on loan.
-struct Borrowed<'a> {
-    cores: &'a Cores,
-    n: usize,
-}
-
-impl Drop for Borrowed<'_> {
-    fn drop(&mut self) {
-        self.cores.0.fetch_add(self.n, Ordering::Relaxed);
-    }
-}
-
-/// What came of a part of a batch.
+/// The results of a part of a batch.
 struct Part {
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
@@ -73,13 +35,13 @@ pub struct MicroBatches {
     cores: Cores,
 }
 
-/// What a thread that panicked has locked is not used again: the panic comes out of the scope.
+/// A lock, even if a thread panicked with it: that panic comes out of the scope, so the value is not used again.
 fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MicroBatches {
-    /// As many as [`TrainConfig::parts`], for a flat gradient like this one.
+    /// As many parts as [`TrainConfig::parts`], for a flat gradient like this one.
     ///
     /// # Errors
     /// When a tape cannot be had.
@@ -102,35 +64,18 @@ impl MicroBatches {
     /// Compute on cores that are idle from now on.
     pub fn share(&mut self, cores: &Cores) {
         self.cores = cores.clone();
+        self.tapes.get_mut().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|tape| tape.share(cores));
     }
 
     /// Do `jobs` jobs, by this thread and one on every idle core, each with a tape of its own.
     pub fn each(&self, jobs: usize, job: impl Fn(usize, &mut Tape) + Sync) {
-        let helpers = self.cores.borrow(self.parts.len().min(jobs).saturating_sub(1));
         let next = AtomicUsize::new(0);
-        let work = || {
+        self.cores.work(self.parts.len().min(jobs), || {
             let Some(mut tape) = lock(&self.tapes).pop() else { unreachable!("a tape for each thread") };
             for i in std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&i| i < jobs) {
                 job(i, &mut tape);
             }
             lock(&self.tapes).push(tape);
-        };
-        if helpers.n == 0 {
-            return work();
-        }
-        thread::scope(|scope| {
-            let helpers: Vec<_> = (0..helpers.n)
-                .map_while(|_| thread::Builder::new().spawn_scoped(scope, || within_memory(work)).ok())
-                .collect();
-            work();
-            for helper in helpers {
-                match helper.join() {
-                    Ok(Ok(())) => {}
-                    // This thread's run says so.
-                    Ok(Err(no_memory)) => panic!("{no_memory}"),
-                    Err(panic) => resume_unwind(panic),
-                }
-            }
         });
     }
 

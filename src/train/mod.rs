@@ -50,11 +50,11 @@ use crate::{
     error::{Error, Result},
     models::{Bound, Form, Model},
     tasks::{Batch, IGNORE, Stages, Task},
-    tensor::{DType, Device, Tensor},
+    tensor::{Cores, DType, Device, Tensor},
 };
 use config::{Parts, TrainConfig};
 use data::Data;
-use micro_batches::{Cores, MicroBatches};
+use micro_batches::MicroBatches;
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Noise, Window, clip, windows};
 pub use outcome::{Accuracy, RunReport, Scores};
@@ -65,10 +65,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a step tells about itself.
+/// The record of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// Which step it was, counted from 1.
+    /// The number of the step, counted from 1.
     pub step: usize,
     /// The mean loss before the step.
     pub loss: f64,
@@ -76,12 +76,12 @@ pub struct Step {
     pub grad_norm: f64,
     /// The learning rate.
     pub lr: f64,
-    /// The stage that it was of, counted from 1, where the task has a curriculum.
+    /// The stage that it belonged to, counted from 1, where the task has a curriculum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<usize>,
 }
 
-/// Somebody who watches a run. Watching changes nothing.
+/// An observer of a run. Watching changes nothing.
 pub trait Watch {
     /// A step was taken.
     ///
@@ -116,7 +116,7 @@ pub trait Watch {
     }
 }
 
-/// Nobody watches.
+/// An observer that does nothing.
 impl Watch for () {}
 
 /// A run that came to its end.
@@ -147,7 +147,7 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
 /// As [`train`].
 pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> {
     let steps = trainer.cfg.steps;
-    // After its last step it may have been interrupted in the evaluation.
+    // The run may have been interrupted in the evaluation after its last step.
     evaluate_on_the_way(&mut trainer, watch)?;
     while trainer.step < steps {
         let start = Instant::now();
@@ -165,7 +165,7 @@ pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> 
     Ok(Trained { model: trainer.into_model()?, accuracy, scores, training, kernels })
 }
 
-/// The evaluation that is due after some steps before the last, unless it is made.
+/// The evaluation that is due on the way, after some steps before the last, unless it has been made.
 fn evaluate_on_the_way(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<()> {
     let TrainConfig { steps, eval_every, .. } = trainer.cfg;
     let step = trainer.step;
@@ -205,11 +205,11 @@ pub struct Trainer {
     adam: Adam,
     /// The parts of a batch, if it is computed in more than one.
     micro_batches: Option<MicroBatches>,
-    /// What a device needs besides, if this runs on one.
+    /// The buffers of a step on a device, if this runs on one.
     on_device: Option<OnDevice>,
-    /// Which parts of the flat parameters decay.
+    /// The ranges of the flat parameters, each with whether weight decay applies to it.
     windows: Vec<Window>,
-    /// The gradient, flat like the parameters; of a model in bf16 too they, the gradient and the moments are f32.
+    /// The gradient, flat like the parameters. In bf16 too, the parameters, the gradient and the moments are f32.
     grads: Tensor,
     data: Data,
     batch: Batch,
@@ -245,8 +245,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// When the task has no sequences of these lengths, the model has not its tokens and classes, its weights are of
-    /// another type than `dtype`, or the device is not there or too small.
+    /// When the task has no sequences of these lengths, the model's tokens and classes are not the task's, its weights
+    /// are of another type than `dtype`, or the device is not there or too small.
     pub fn with(cfg: &TrainConfig, mut model: Model, task: Arc<dyn Task>, seed: u64) -> Result<Trainer> {
         let cfg = &of_model(cfg, &model, &*task)?;
         model.begin_carrying(cfg.batch);
@@ -324,8 +324,9 @@ impl Trainer {
         self.step
     }
 
-    /// Have parts of a batch computed on cores that are idle, as long as they are.
+    /// Have parts of a batch, or of a kernel's work, computed on cores that are idle, as long as they are.
     pub fn share(&mut self, cores: &Cores) {
+        self.tape.share(cores);
         self.micro_batches.iter_mut().for_each(|parts| parts.share(cores));
     }
 
@@ -334,12 +335,12 @@ impl Trainer {
         self.data.ahead();
     }
 
-    /// The same, once it is known that making them takes long enough.
+    /// As [`Trainer::make_batches_ahead`], once it is known that making them takes long enough.
     pub fn make_batches_ahead_if_it_pays(&mut self) {
         self.data.ahead_if_it_pays();
     }
 
-    /// Every tensor that a step moves on, under its name in a checkpoint: weights, moments, and what the model keeps.
+    /// Every tensor that a step changes, under its name in a checkpoint: weights, moments, and the model's own state.
     fn state(&mut self) -> Vec<(&'static str, Tensor)> {
         let [m, v] = self.adam.moments();
         let mut state =
@@ -351,7 +352,7 @@ impl Trainer {
     /// Stand after so many steps, before one of this stage, with the tensors that [`Trainer::state`] gave there.
     ///
     /// # Errors
-    /// When they do not fit: a sentence.
+    /// When they do not fit: the error is a sentence.
     fn go_to(&mut self, step: usize, stage: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.step = step;
         self.data = Data::new(&self.cfg, self.task.clone(), self.seed, step);
@@ -395,7 +396,7 @@ impl Trainer {
         Ok(Step { step: self.step, loss, grad_norm, lr, stage })
     }
 
-    /// The update, if it can be, and the loss and the norm of the gradient.
+    /// The update, if all numbers are finite, and the loss and the norm of the gradient.
     fn step_on_cpu(&mut self, lr: f64) -> Result<[f64; 2]> {
         let Trainer { cfg, model, form, tape, grads, batch, micro_batches, .. } = self;
         let whole = |model: &mut Model, grads: &mut Tensor| {
@@ -423,7 +424,7 @@ impl Trainer {
         Ok(told)
     }
 
-    /// The same without waiting for the device before the end, and, once recorded, in one call.
+    /// As `step_on_cpu`, without waiting for the device before the end, and, once recorded, in one call.
     fn step_on_device(&mut self, lr: f64) -> Result<[f64; 2]> {
         let Trainer { cfg, model, form, tape, grads, adam, on_device, .. } = self;
         let Some(on) = on_device else { unreachable!("called for a device") };
@@ -444,7 +445,7 @@ impl Trainer {
         });
         let told = on.told();
         if !told.iter().all(|x| x.is_finite()) {
-            // The parameters are as they were: the same again, and with every value kept.
+            // The parameters are as they were, so the step is computed again, with every value kept.
             let loss = gradient(cfg, model, tape, *form, &on.feed(), grads);
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
@@ -521,7 +522,7 @@ fn descend<'t>(
     loss
 }
 
-/// Which value or gradient was the first that is not finite, on a tape that holds a step.
+/// The name of the first value or gradient that is not finite, on a tape that holds a step.
 fn culprit(model: &Model, tape: &Tape, loss: Var) -> String {
     let what = if !model.params().flat().all_finite() {
         "a parameter, before the step,".into()

@@ -1,5 +1,5 @@
-//! What a training step on a device needs in places that stay where they are, so that the whole step can be recorded
-//! once as a CUDA graph and then be asked for in one call.
+//! The buffers of a training step on a device, which stay where they are, so that the whole step can be recorded once
+//! as a CUDA graph and then be launched in one call.
 //!
 //! A step copies its batch and the numbers of the update from pinned memory, computes the gradient, judges it, updates
 //! the parameters if loss and gradient are finite, and copies back what the host wants to know. Nothing in it waits for
@@ -21,7 +21,7 @@ pub enum Graphs {
     /// On a device, once the same shapes have come three times in a row, if the step can be recorded.
     #[default]
     Auto,
-    /// The same, but a step that cannot be recorded is an error.
+    /// As `Auto`, but a step that cannot be recorded is an error.
     On,
     /// Never: every kernel is launched by itself.
     Off,
@@ -52,7 +52,7 @@ impl std::fmt::Display for Graphs {
 /// How many numbers an update has.
 const NUMBERS: usize = size_of::<Numbers>() / size_of::<f64>();
 
-/// The most blocks that a norm is summed by.
+/// The most blocks that sum a norm.
 const BLOCKS: usize = 256;
 
 static MODULE: Module = Module::new("train/optimizer.cu", &[include_str!("optimizer.cu")]);
@@ -62,7 +62,7 @@ struct Sent {
     pinned: Pinned<i32>,
     there: Tensor,
     values: Arc<[i32]>,
-    /// The least and the largest that a step was run or recorded with: ops have seen that they are within their range.
+    /// The least and the largest integer that a step was run or recorded with: the ops have checked their range.
     checked: Option<[i32; 2]>,
 }
 
@@ -72,7 +72,7 @@ impl Sent {
         Sent { pinned: Pinned::new(gpu, shape.len()), there, values: Arc::default(), checked: None }
     }
 
-    /// Have `x` ready to be sent; whether there was room for its shape.
+    /// Make `x` ready to be sent, and say whether there was room for its shape.
     fn write(at: &mut Option<Sent>, x: Option<&Tensor>, cx: &Cx, gpu: &Arc<Gpu>) -> bool {
         let same = at.as_ref().map(|own| own.there.shape()) == x.map(Tensor::shape);
         if !same {
@@ -91,7 +91,7 @@ impl Sent {
         self.there.sends(self.values.clone());
     }
 
-    /// The least and the largest of these and of those that were checked.
+    /// The least and the largest of the integers to send and of those that were checked.
     fn range(&self) -> Option<[i32; 2]> {
         let all = self.values.iter().copied().chain(self.checked.into_iter().flatten());
         all.fold(None, |range, i| Some(range.map_or([i, i], |[low, high]: [i32; 2]| [low.min(i), high.max(i)])))
@@ -104,11 +104,11 @@ pub struct Feed<'a> {
     pub tokens: &'a Tensor,
     /// The positions that have a target, if they are fewer than half.
     pub rows: Option<&'a Tensor>,
-    /// Targets: of those positions, or of all.
+    /// The targets of these positions, or of all.
     pub targets: &'a Tensor,
 }
 
-/// See the [module](self).
+/// The buffers of a step on a device (see the [module](self)).
 pub struct OnDevice {
     gpu: Arc<Gpu>,
     tokens: Option<Sent>,
@@ -124,7 +124,7 @@ pub struct OnDevice {
     /// Whether noise is added to the gradient.
     noisy: bool,
     told: Pinned<f64>,
-    /// Loss, norm of the gradient, what clipping multiplies it by, and whether there is an update.
+    /// Loss, norm of the gradient, the factor of clipping, and whether there is an update.
     told_there: Tensor,
     /// How many steps in a row had these shapes, this one not counted.
     alike: usize,
@@ -182,7 +182,7 @@ impl OnDevice {
         // A pool that gave memory back to the driver may have given back some that the graph uses.
         let generation = tape.cx().pool().generation();
         let mut graph = self.graph.take().filter(|graph| graph.1 == generation && graphs);
-        // An index beyond all that ops have seen, they are to see: a replay looks at none.
+        // The ops must check an index beyond the range that they have checked: a replay checks none.
         if graph.is_some() && self.all_sent().any(|sent| sent.range() != sent.checked) {
             work(self, tape);
             self.all_sent().for_each(|sent| sent.checked = sent.range());
@@ -213,7 +213,7 @@ impl OnDevice {
         [&mut self.tokens, &mut self.rows, &mut self.targets].into_iter().flatten()
     }
 
-    /// Send what [`OnDevice::give`] was given.
+    /// Send the batch and the numbers that [`OnDevice::give`] was given.
     pub fn upload(&mut self) {
         self.all_sent().for_each(Sent::upload);
         self.numbers.upload(self.numbers_there.device_ptr_mut(), NUMBERS);
@@ -231,7 +231,7 @@ impl OnDevice {
         }
     }
 
-    /// Whether loss and gradient allow an update, and what clipping makes of it.
+    /// Decide on the device whether loss and gradient allow an update, and by what factor clipping scales the gradient.
     pub fn judge(&mut self, grads: &Tensor, loss: &Tensor) {
         let (n, dtype, gpu) = (grads.len(), grads.dtype(), self.gpu.clone());
         let blocks = n.div_ceil(4096).min(BLOCKS);
@@ -248,7 +248,7 @@ impl OnDevice {
         gpu.launch(&MODULE, if self.noisy { "adam_with_noise" } else { "adam" }, dtype, gpu.elements(n), args);
     }
 
-    /// Ask for the loss and the norm, for [`OnDevice::told`].
+    /// Copy the loss and the norm to the host, for [`OnDevice::told`].
     pub fn download(&mut self) {
         self.told.download(self.told_there.device_ptr());
     }

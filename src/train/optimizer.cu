@@ -2,7 +2,7 @@
 // step. They are limited by memory: the norm reads a number an element, a step of Adam reads four and writes three. A
 // thread takes every threads()-th element.
 
-// Numbers whose squares overflow, of double precision, are scaled.
+// The scale of numbers in double precision whose squares overflow.
 #define DOWN 0x1p-600
 
 // Σ g² of each block's share, in double precision, and behind all of these Σ (DOWN g)²; `judge` adds the blocks up, in
@@ -23,8 +23,8 @@ extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
     }
 }
 
-// One thread: the norm, whether the loss and the norm are finite, and what clipping multiplies the gradient by, as
-// torch's clip_grad_norm_: max / (norm + 1e-6), if less than 1. numbers[7] is max, 0 for none.
+// One thread computes the norm, whether the loss and the norm are finite, and the factor of clipping, as torch's
+// clip_grad_norm_: max / (norm + 1e-6), if less than 1. numbers[7] is max, 0 for none.
 extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, const double* numbers, double* told) {
     if (thread() > 0) return;
     double sum = 0, scaled = 0;
@@ -39,7 +39,7 @@ extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, 
     told[3] = l - l == 0 && norm - norm == 0;
 }
 
-// What SplitMix64 makes of number n behind `key`, as a whole number below 2^53.
+// The SplitMix64 number at place n behind `key`, as a whole number below 2^53.
 __device__ inline double split_mix(u64 key, u64 n) {
     u64 z = key + (n + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

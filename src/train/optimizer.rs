@@ -104,8 +104,8 @@ impl Adam {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
     }
 
-    /// What [`OnDevice`](super::on_device::OnDevice) needs to know for the update after this one: of the step, at
-    /// learning rate `lr`, with gradients clipped to the norm `clip`. The step counts as made.
+    /// The numbers of the next update for [`OnDevice`](super::on_device::OnDevice), at learning rate `lr`, with
+    /// gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
         let u = self.numbers(lr, self.config.weight_decay);
@@ -116,7 +116,7 @@ impl Adam {
     fn numbers(&self, lr: f64, lambda: f64) -> Update<f64> {
         let AdamConfig { rule, betas: [beta1, beta2], eps, .. } = self.config;
         let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
-        // One that rounds to 0 would make 0 / 0 of a gradient that is always 0.
+        // An ε that rounds to 0 would make 0 / 0 of a gradient that is always 0.
         let least = if self.m.dtype() == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
         let eps = if eps > 0.0 { eps.max(least) } else { eps };
         let (l2, shrink) = match rule {
@@ -243,7 +243,7 @@ pub struct Noise {
 const GAMMA: f64 = 0.55;
 
 impl Noise {
-    /// That of the step after t updates; none for η = 0.
+    /// The noise of the step after t updates; none for η = 0.
     pub fn of(eta: f64, seed: u64, t: usize) -> Option<Noise> {
         let sigma = (eta / (1.0 + t as f64).powf(GAMMA)).sqrt();
         (sigma > 0.0).then(|| Noise { sigma, key: rng::stream(seed, "gradient noise", t as u64).next_u64() })
@@ -259,21 +259,21 @@ impl Noise {
         self.sigma * (-2.0 * u.ln()).sqrt() * if i == pair { cos } else { sin }
     }
 
-    /// Add it to the gradient.
+    /// Add the noise to the gradient.
     pub fn add_to(self, grads: &mut Tensor) {
         with_real!(grads.dtype(), T => {
             grads.host_mut::<T>().iter_mut().enumerate().for_each(|(i, g)| *g += T::of(self.at(i)));
         });
     }
 
-    /// Have the update of these numbers add it.
+    /// Have the update with these numbers add the noise.
     pub fn put_into(self, numbers: &mut Numbers) {
         // Halves of the key are whole numbers in double precision too.
         numbers[8..].copy_from_slice(&[self.sigma, (self.key & 0xffff_ffff) as f64, (self.key >> 32) as f64]);
     }
 }
 
-/// What SplitMix64 makes of its counter.
+/// The output of SplitMix64 at this counter.
 fn split_mix(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -295,7 +295,7 @@ pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
     })
 }
 
-/// What clipping multiplies a gradient of this norm by.
+/// The factor that clips a gradient of this norm.
 fn factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 { max / (norm + 1e-6) } else { 1.0 }
 }
@@ -306,8 +306,8 @@ fn norm<T: Real>(g: &[T]) -> f64 {
     if plain.is_finite() { plain } else { sum_of_squares(g, DOWN).sqrt() / DOWN }
 }
 
-/// What scales them: the square of the largest number is then 2^848, and that of the least that is summed with it no
-/// loss.
+/// Their scale: the square of the largest number is then 2^848, and numbers whose squares underflow are too small to
+/// count beside it.
 const DOWN: f64 = f64::from_bits((1023 - 600) << 52);
 
 /// Σ (scale g)² in double precision, in eight partial sums that do not wait for each other.

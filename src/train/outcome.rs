@@ -1,4 +1,4 @@
-//! What came of one run, as `result.json` and `results.json` have it.
+//! The outcome of one run, as `result.json` and `results.json` have it.
 
 use crate::tasks::Len;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, fmt};
 /// Accuracy over all positions, at each length.
 pub type Accuracy = Vec<(Len, f64)>;
 
-/// What else a task is judged by ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
+/// The other scores of a task ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
 pub type Scores = BTreeMap<String, Accuracy>;
 
-/// What came of one run.
+/// The outcome of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
     /// The mixer, or the name of a variant of it.

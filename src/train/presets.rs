@@ -64,7 +64,7 @@ pub fn task_of(name: &str) -> Result<(&'static str, Table)> {
     Ok((preset_of(task.kind), own.map(|(key, value)| (key.to_string(), value.into())).collect()))
 }
 
-/// A value as it was meant, without the quotes of a text.
+/// A value without the quotes of a string.
 pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
 }
@@ -101,7 +101,7 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// A TOML file as a table.
 ///
 /// # Errors
-/// When it cannot be read, or is no TOML.
+/// When it cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
     let text = files::read_text(path, files::CONFIG)?;
     text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
@@ -112,20 +112,20 @@ pub(crate) fn read_run(path: &Path) -> Result<Table> {
     read(path).map(of_run)
 }
 
-/// The same of a table: before batches were in parts by default, they were in one, and nothing is said of it;
-/// and some keys had other names.
+/// Bring a table of any version up to date. Before batches were computed in parts by default, they were in one part
+/// and the file had no key for it; and some keys had other names.
 pub(crate) fn of_run(mut table: Table) -> Table {
-    // Whoever has written both names in there is told when the configuration is read.
+    // A table with both names is refused when the configuration is read.
     let _ = rename(&mut table);
     table.entry("micro_batches").or_insert(Value::Integer(1));
     table
 }
 
-/// A key that earlier versions called otherwise.
+/// A key that had another name in earlier versions.
 pub(super) struct OldName {
     pub old: &'static str,
     pub new: &'static str,
-    /// What it is.
+    /// The meaning of the key, in words.
     pub what: &'static str,
 }
 
@@ -134,10 +134,10 @@ const OLD_NAMES: [OldName; 2] = [
     OldName { old: "shards", new: "micro_batches", what: "the parts that a batch is computed in" },
 ];
 
-/// Give keys, at the top or of single models, the names that they have now; which ones had old names.
+/// Give keys, at the top or of single models, the names that they have now, and return those that had old names.
 ///
 /// # Errors
-/// When both names are there.
+/// When a table has both names.
 pub(super) fn rename(table: &mut Table) -> std::result::Result<Vec<&'static OldName>, String> {
     let mut found = vec![];
     for name @ OldName { old, new, .. } in &OLD_NAMES {
@@ -147,7 +147,7 @@ pub(super) fn rename(table: &mut Table) -> std::result::Result<Vec<&'static OldN
         if table.contains_key(*new) {
             return Err(format!("{old} and {new} are the same setting; remove {old}"));
         }
-        // Where it stood, as the order of keys is that of messages.
+        // The key keeps its place: the order of keys is the order of messages.
         let renamed = |(key, value): (String, Value)| (if key == *old { (*new).into() } else { key }, value);
         *table = std::mem::take(table).into_iter().map(renamed).collect();
         found.push(name);
@@ -162,7 +162,7 @@ pub(super) fn rename(table: &mut Table) -> std::result::Result<Vec<&'static OldN
     Ok(found)
 }
 
-/// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
+/// Lay `top` over `base`. A key of `top` holds for every model, even where `base` had a value for single models.
 pub(super) fn layer(base: &mut Table, top: Table) {
     if let Some(Value::Table(per_model)) = base.get_mut("per_model") {
         for (_, own) in per_model.iter_mut() {

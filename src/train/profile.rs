@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Trainer {
-    /// The tapes that it computes on.
+    /// The tapes that the trainer computes on.
     fn tapes(&mut self) -> impl Iterator<Item = &Tape> {
         let parts = self.micro_batches.as_mut().map(MicroBatches::tapes).unwrap_or_default();
         std::iter::once(&self.tape).chain(parts)

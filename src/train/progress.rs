@@ -1,5 +1,5 @@
-//! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is
-//! finished, and one every half minute. Nothing is said there in the first half minute; what it had to say comes then.
+//! The progress of runs, on standard error: bars on a terminal; elsewhere a line for each run that is finished, and one
+//! every half minute. Nothing is written there in the first half minute; lines of that time come after it.
 
 use crate::error::printable;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -26,21 +26,21 @@ pub struct Progress {
     state: Mutex<State>,
 }
 
-/// Where they stand.
+/// The state of the runs.
 #[derive(Default)]
 struct State {
-    /// The work of each: its cost, and which part of it is done.
+    /// The work of each run: its cost, and the fraction of it that is done.
     runs: Vec<(f64, f64)>,
     begun: usize,
     finished: usize,
-    /// The parts that were done before this process.
+    /// The work that was done before this process.
     before: f64,
     /// The bars of runs that are not finished, and whether they are short ones.
     bars: Vec<ProgressBar>,
     narrow: bool,
     /// Lines of runs that finished before anything was to be said.
     held: Vec<String>,
-    /// What the run that spoke last said of itself.
+    /// The last message of any run.
     last: String,
     /// When the last line was said.
     said: Option<Instant>,
@@ -56,7 +56,7 @@ impl State {
 }
 
 impl Progress {
-    /// Of no run yet. Without `tells` nothing is shown.
+    /// The progress of no run yet. Without `tells` nothing is shown.
     pub fn new(tells: bool) -> Progress {
         let stderr = ProgressDrawTarget::stderr();
         let bars = MultiProgress::with_draw_target(if tells { stderr } else { ProgressDrawTarget::hidden() });
@@ -64,7 +64,7 @@ impl Progress {
         Progress { bars, total, says: tells, says_results: tells, start: Instant::now(), state: Mutex::default() }
     }
 
-    /// The same, where somebody else has a line for each run that is finished.
+    /// The same progress without lines of finished runs, which the caller writes.
     pub fn without_results(self) -> Progress {
         Progress { says_results: false, ..self }
     }
@@ -74,7 +74,7 @@ impl Progress {
         !self.total.is_hidden()
     }
 
-    /// The runs cost so much.
+    /// Set the costs of the runs.
     pub(super) fn expect(&self, costs: impl Iterator<Item = f64>) {
         self.state().runs = costs.map(|cost| (cost, 0.0)).collect();
         self.show();
@@ -90,14 +90,14 @@ impl Progress {
         self.bars.add(bar)
     }
 
-    /// A run goes on from this part of its work.
+    /// A run goes on from this fraction of its work.
     pub(super) fn goes_on(&self, run: usize, part: f64) {
         let state = &mut *self.state();
         state.before += (part - state.runs[run].1) * state.runs[run].0;
         state.runs[run].1 = part;
     }
 
-    /// A run has done this part of its work.
+    /// A run has done this fraction of its work.
     pub(super) fn at(&self, run: usize, part: f64, said: impl FnOnce() -> String) {
         {
             let state = &mut *self.state();
@@ -107,7 +107,7 @@ impl Progress {
         self.show();
     }
 
-    /// A run is finished, and this came of it.
+    /// A run is finished, with this outcome.
     pub(super) fn finish(&self, run: usize, said: &str) {
         {
             let state = &mut *self.state();
@@ -124,13 +124,13 @@ impl Progress {
         }
     }
 
-    /// A line for each run that is finished and has none yet.
+    /// Write a line for each run that is finished and has none yet.
     fn say_results(&self) {
         let lines = std::mem::take(&mut self.state().held);
         lines.into_iter().for_each(|line| self.say(|_| line));
     }
 
-    /// How it stands, where nothing was said for a while.
+    /// Write a line about the state of the runs, if none was written for a while.
     pub(super) fn say_how_it_stands(&self) {
         self.say_results();
         let quiet = |state: &State| state.said.is_none_or(|at| at.elapsed() >= EVERY / 2);
@@ -155,7 +155,7 @@ impl Progress {
             (line(state), self.left(state))
         };
         let left = left.map_or(String::new(), |left| format!("; about {left} left"));
-        // Nobody may be there to read it.
+        // A failure is ignored: there may be no reader.
         let _ = writeln!(io::stderr(), "{}{left}", printable(&line));
     }
 
@@ -176,7 +176,7 @@ impl Progress {
         self.total.set_message(text);
     }
 
-    /// The time that is left, if the rest takes as long as what is done; none before anything can be said.
+    /// The time that is left, at the speed so far; none before there is enough to tell.
     fn left(&self, state: &State) -> Option<String> {
         let (done, rest) = state.work();
         left(self.start.elapsed(), done, rest).map(duration)
@@ -187,7 +187,7 @@ impl Progress {
     }
 }
 
-/// The time that the rest takes if it goes on like what was done in this time. None where too little was done to say.
+/// The time that the rest takes at the speed so far: `done` in `time`. None where too little was done to tell.
 pub fn left(time: Duration, done: f64, rest: f64) -> Option<Duration> {
     (rest > 0.0 && done > 0.01 * rest).then(|| time.mul_f64(rest / done))
 }

@@ -1,4 +1,4 @@
-//! What a run leaves behind, such that a process killed at any moment loses nothing that was complete.
+//! The directory of an experiment's runs. A process that is killed at any moment loses nothing that was complete.
 //!
 //! ```text
 //! DIR/config.toml                     the whole configuration; `--config` reads it back
@@ -39,21 +39,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The configuration.
+/// The file of the configuration.
 pub const CONFIG: &str = "config.toml";
-/// What a sweep asks for, above the directories of its points.
+/// The file of a sweep's grid, above the directories of its points.
 pub const SWEEP: &str = "sweep.toml";
 const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
-/// Which builds on which processors trained here.
+/// The file that lists which builds on which processors trained here.
 pub const MADE_BY: &str = "made_by.txt";
-/// What one run tells as it goes.
+/// The file of one run's steps and evaluations, as it goes.
 pub const METRICS: &str = "metrics.jsonl";
-/// The final weights of one run.
+/// The file of one run's final weights.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// Where one run stands.
+/// The file of one run's state.
 pub const CHECKPOINT: &str = "checkpoint.safetensors";
-/// What came of one run.
+/// The file of one run's outcome.
 pub const RESULT: &str = "result.json";
 
 /// The files of an experiment that appear whole or not at all.
@@ -62,7 +62,7 @@ const WHOLE: [&str; 3] = [CONFIG, RESULTS, TABLE];
 /// A directory that holds the runs of one experiment.
 pub struct RunDir {
     path: PathBuf,
-    /// That it is this process's alone; a point of a sweep is not.
+    /// The lock that keeps it for this process alone; none for a point of a sweep.
     lock: Option<Lock>,
 }
 
@@ -80,7 +80,7 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io(path))?;
         let lock = Lock::exclusive(path)?;
         if force {
-            // A point of a sweep is the sweep's as long as it is at work.
+            // A point of a sweep belongs to the sweep as long as the sweep is at work.
             let above = path.parent().filter(|above| files::is_there(&above.join(SWEEP)));
             let _not_at_work = above.map(Lock::exclusive).transpose()?;
             remove_runs(path)?;
@@ -97,7 +97,7 @@ impl RunDir {
     /// A directory that holds runs, locked to go on with them, and their configuration.
     ///
     /// # Errors
-    /// When it is none, another process is at work in it, or its configuration cannot be read.
+    /// When it holds no runs, another process is at work in it, or its configuration cannot be read.
     pub fn open(path: &Path) -> Result<(RunDir, TrainConfig)> {
         check(path)?;
         let lock = Lock::exclusive(path)?;
@@ -126,7 +126,7 @@ impl RunDir {
         Ok(RunDir { path: path.into(), lock: None })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -176,12 +176,13 @@ fn check(path: &Path) -> Result<()> {
     Err(Error::Config(format!("{}: {why}; expected the directory that was given to --out", path.display())))
 }
 
-/// Whether an entry of a directory is nothing but what a process leaves there before its first run begins.
+/// Whether an entry of a directory is a file that a process leaves there before its first run begins.
 fn is_our_own(path: &Path) -> bool {
     is_unfinished(path, &WHOLE) || path.file_name().is_some_and(|name| name == LOCK)
 }
 
-/// Record in an experiment's directory what makes results there from now on, if that is not what made the last.
+/// Record in an experiment's directory the build and the processor that make results there from now on, if they are not
+/// those of the last record.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -203,8 +204,8 @@ pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
     experiment.join(format!("{model}-seed{seed}"))
 }
 
-/// Delete what an earlier experiment left in a directory: its runs, which are MODEL-seedN, its files by name, and
-/// directories that then are empty. Its configuration stays for the next to replace: a process that is killed in
+/// Delete the files of an earlier experiment in a directory: its runs, which are MODEL-seedN, its files by name, and
+/// directories that then are empty. Its configuration stays for the next one to replace it: a process that is killed in
 /// between leaves a directory of runs. The directory is locked, and no process may be at work on one of the runs.
 fn remove_runs(path: &Path) -> Result<()> {
     let seed = |dir: &Path| dir.file_name()?.to_str()?.rsplit_once("-seed")?.1.parse::<u64>().ok();

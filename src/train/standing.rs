@@ -1,4 +1,4 @@
-//! How the runs of a process stand, for what is said when a signal ends it.
+//! The state of a process's runs, for the message when a signal ends it.
 
 use super::RunReport;
 use crate::error::{Error, Result};
@@ -16,38 +16,39 @@ use std::{
 /// How long a signal's time is extended for a checkpoint that is being written.
 const WRITING: Duration = Duration::from_secs(10);
 
-/// Saves where a run stands, while that does not change.
+/// Saves the state of a run, while that does not change.
 pub struct Save(Box<dyn FnOnce() -> Result<()> + Send>);
 
 impl Save {
-    /// By this.
+    /// A save by this function.
     pub fn new(save: impl FnOnce() -> Result<()> + Send + 'static) -> Save {
         Save(Box::new(save))
     }
 }
 
-/// How one run stands.
+/// The state of one run.
 #[derive(Default)]
 pub enum Stand {
-    /// It was not begun by this process: what its directory holds is as it was.
+    /// It was not begun by this process: its directory is as it was.
     #[default]
     Waiting,
-    /// It is at work. What is saved of it is its checkpoint after so many steps, if there is one.
+    /// It is at work. Its last checkpoint, if there is one, is from after so many steps.
     AtWork(Option<usize>),
-    /// It is at work on an evaluation. If it has a directory, where it stands can be saved meanwhile.
+    /// It is at work on an evaluation. If it has a directory, its state can be saved meanwhile.
     Evaluating(Option<usize>, Option<Save>),
     /// It was asked to stop, and did; all of it is saved, if it has a directory.
     Stopped,
     /// It has come to its end, and the result is saved if it has a directory.
     Finished(Box<RunReport>),
-    /// It stopped with an error, before its end or because that could not be saved. Saved is as of `AtWork`.
+    /// It stopped with this error, before its end or because the result could not be saved. The number of steps is that
+    /// of its last checkpoint, as in `AtWork`.
     Failed(String, Option<usize>),
-    /// It could not begin; what its directory holds is as it was.
+    /// It could not begin; its directory is as it was.
     Refused(String),
 }
 
 impl Stand {
-    /// After which step it is saved.
+    /// The step after which it is saved.
     pub fn saved(&self) -> Option<usize> {
         match self {
             Stand::AtWork(saved) | Stand::Evaluating(saved, _) | Stand::Failed(_, saved) => *saved,
@@ -61,12 +62,12 @@ impl Stand {
 pub struct Standing {
     runs: Mutex<Vec<(String, Stand)>>,
     writing: AtomicUsize,
-    /// What finished runs have lost.
+    /// The errors by which finished runs have lost files.
     lost: Mutex<Vec<Error>>,
 }
 
 impl Standing {
-    /// The runs have these names.
+    /// Begin with runs of these names, all waiting.
     pub fn begin(&self, names: impl Iterator<Item = String>) {
         *self.runs() = names.map(|name| (name, Stand::Waiting)).collect();
     }
@@ -75,13 +76,13 @@ impl Standing {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on one of them stands as `change` makes of how it stood.
+    /// Replace the state of one run by what `change` makes of it.
     pub fn update(&self, run: usize, change: impl FnOnce(Stand) -> Stand) {
         let stand = &mut self.runs()[run].1;
         *stand = change(mem::take(stand));
     }
 
-    /// Write a checkpoint; a process whose time is up waits for it a while.
+    /// Write a checkpoint by `write`; a process whose time is up waits a while for it.
     pub fn writing<R>(&self, write: impl FnOnce() -> R) -> R {
         self.writing.fetch_add(1, Ordering::Relaxed);
         let written = write();
@@ -89,8 +90,8 @@ impl Standing {
         written
     }
 
-    /// Save those that are in the middle of an evaluation, and wait while other checkpoints are being written, but not
-    /// for ever.
+    /// Save the runs that are in the middle of an evaluation, and wait while other checkpoints are being written, but
+    /// not for ever.
     pub fn save_what_can_be(&self) {
         let all = self.runs().len();
         for run in 0..all {
@@ -112,18 +113,18 @@ impl Standing {
         }
     }
 
-    /// What came of those that are finished.
+    /// The reports of the runs that are finished.
     pub fn finished(&self) -> Vec<RunReport> {
         let report = |stand: &Stand| if let Stand::Finished(report) = stand { Some((**report).clone()) } else { None };
         self.runs().iter().filter_map(|run| report(&run.1)).collect()
     }
 
-    /// A finished run has lost something.
+    /// Note that a finished run has lost a file, by this error.
     pub fn has_lost(&self, what: Error) {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What finished runs have lost, once.
+    /// Take the errors by which finished runs have lost files.
     pub fn take_lost(&self) -> Vec<Error> {
         mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -133,7 +134,7 @@ impl Standing {
         self.runs().iter().all(|run| matches!(run.1, Stand::Finished(_)))
     }
 
-    /// How they stand, in a sentence. `go_on` is what to do to go on with those that have a directory.
+    /// The state of all runs, in a sentence. `go_on` says how to go on with the runs that have a directory.
     pub fn sentence(&self, go_on: Option<&str>) -> String {
         let runs = self.runs();
         let all = runs.len();

@@ -8,7 +8,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// What is said below numbers of which one reads 1.000.
+/// The note below a table in which a number reads 1.000.
 pub(crate) const PERFECT: &str = "Only what is perfect reads 1.000.";
 
 /// The reports as one JSON object: `{"runs": [..]}`.
@@ -23,14 +23,14 @@ pub fn json(reports: &[RunReport]) -> Result<String> {
     serde_json::to_string_pretty(&Runs { runs: reports }).map(|s| s + "\n").map_err(|e| Error::Config(e.to_string()))
 }
 
-/// What the seeds of one model have in common.
+/// The runs of one model, from all seeds.
 struct Row<'a> {
     model: &'a str,
     runs: Vec<&'a RunReport>,
 }
 
 impl Row<'_> {
-    /// Over the runs that came to their end: the numbers that `f` gives.
+    /// The numbers that `f` gives for the runs that came to their end.
     fn each(&self, f: impl Fn(&RunReport) -> Option<f64>) -> Vec<f64> {
         self.runs.iter().filter(|r| r.error.is_none()).filter_map(|r| f(r)).collect()
     }
@@ -82,7 +82,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
     for (i, score) in first.into_iter().chain([None]).chain(rest).enumerate() {
         let blocks: Vec<&[Len]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
         for (j, lens) in blocks.iter().enumerate() {
-            // What the numbers are needs no word where they all are accuracies.
+            // The score needs no name where all numbers are accuracies.
             let corner = score.map_or(if scores.is_empty() { "model" } else { "accuracy" }, |s| s.as_str());
             let costs = if i + j == 0 && beside { &COSTS[..] } else { &[] };
             let block = block(&rows, corner, score.map(|s| s.as_str()), lens, costs, name, column);
@@ -107,11 +107,11 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
     text
 }
 
-/// What the last three columns are, each of this width.
+/// The heads of the last three columns, and the width of each.
 const COSTS: [&str; 3] = ["params", "steps/s", "wall s"];
 const COST: usize = 9;
 
-/// The lines of some lengths: one score, or the accuracy, and what it cost.
+/// The lines of some lengths: one score, or the accuracy, and the costs.
 fn block(
     rows: &[Row],
     corner: &str,
@@ -150,7 +150,7 @@ fn block(
     text
 }
 
-/// What was run, in one line.
+/// The settings of the runs, in one line.
 fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let device = reports.first().map_or(cfg.device.to_string(), |r| r.device.clone());
     let seeds = if cfg.seeds == 1 { format!("seed {}", cfg.seed) } else { format!("{} seeds (± std)", cfg.seeds) };
@@ -180,7 +180,7 @@ pub(crate) fn number(score: Option<&str>, x: f64) -> String {
     if score == Some(BITS) { format!("{x:.3}") } else { fraction(x) }
 }
 
-/// Three decimals, of which only what is perfect reads 1.000.
+/// A fraction with three decimals; only 1 itself reads 1.000.
 pub(crate) fn fraction(x: f64) -> String {
     let rounded = (x * 1000.0).round() / 1000.0;
     format!("{:.3}", if rounded == 1.0 && x < 1.0 - 1e-12 { 0.999 } else { rounded })

@@ -4,15 +4,15 @@
 use approx::relative_eq;
 use std::fmt::Display;
 
-/// That two numbers differ by no more than `tolerance`, or, where the larger one is above 1, by no more than that part
-/// of it. Equal infinities are close, and NaN is close to nothing.
+/// Assert that two numbers differ by no more than `tolerance`, or, where the larger one is above 1, by no more than
+/// that part of it. Equal infinities are close, and NaN is close to nothing.
 #[track_caller]
 pub fn close(got: f64, want: f64, tolerance: f64, what: impl Display) {
     let close = relative_eq!(got, want, epsilon = tolerance, max_relative = tolerance);
     assert!(close, "{what}: {got}, not {want} (to {tolerance:e})");
 }
 
-/// The same of each of two lists of one length.
+/// Assert the same for two lists of one length, element by element.
 #[track_caller]
 pub fn all_close(got: &[f64], want: &[f64], tolerance: f64, what: impl Display) {
     assert_eq!(got.len(), want.len(), "{what}: how many there are");

@@ -1,4 +1,4 @@
-//! What is counted in kernels whose counts are known by hand.
+//! The emulator's counters, on kernels whose counts are known by hand.
 
 use crate::{
     TENSOR_CORE,
@@ -12,7 +12,7 @@ use tapezoo::cuda::{
 
 const COUNTERS: &str = include_str!("../../cuemu/tests/counters.cu");
 
-/// What `kernel` is counted to do, the same in all orders; and y.
+/// The counts of `kernel`, which are the same in all orders, and y.
 fn counted(m: &Machine, kernel: &str, l: Launch, n: Option<i32>) -> (Counts, Vec<f32>) {
     let runs = ORDERS.map(|order| {
         m.set(false, order);

@@ -67,7 +67,7 @@ fn memory_is_guarded() {
     let Some(m) = machine() else { return };
     m.set(true, Order::Forward);
     let before = emulator::memory();
-    // SAFETY: what is wrong here is refused.
+    // SAFETY: the driver refuses all that is wrong here.
     unsafe {
         let p = result::malloc_sync(100).unwrap();
         assert_eq!(emulator::memory(), (before.0 + 1, before.1 + 100));

@@ -101,7 +101,7 @@ pub fn compile(source: &str, name: &str, expressions: &[&str]) -> Result<Vec<u8>
 }
 
 impl Machine {
-    /// Checked or not, in which order, and not counted; for what is compiled and allocated from now on.
+    /// Set checks and the order of threads, without counters, for all that is compiled and allocated from now on.
     pub fn set(&self, check: bool, order: Order) {
         emulator::count(false);
         emulator::configure(Options { check, order, late: false }).unwrap();

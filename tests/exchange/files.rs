@@ -1,11 +1,11 @@
-//! What a file must have to be taken, and what is said of one that has not.
+//! The conditions under which a file is read, and the errors for files that do not meet them.
 
 use super::*;
 use crate::texts::contains;
 
 #[test]
 fn a_tensor_that_is_missing_too_much_or_misshapen_is_named() {
-    // How often the odd one of all tensors is told from the others.
+    // How often the error blames the one tensor that was changed.
     let (mut blamed, mut all) = (0, 0);
     for fixture in fixtures() {
         let (name, own) = (&fixture.name, fixture.layers());
@@ -24,7 +24,7 @@ fn a_tensor_that_is_missing_too_much_or_misshapen_is_named() {
         other.insert("layers.0.mine".into(), (Dtype::F64, vec![1], vec![0; 8]));
         refused(&other, "layers.0.mine", &["not understood", "[1]"]);
         for (tensor, (dtype, dims, data)) in &own {
-            // A file may lack what does nothing, and filters if it lacks all of them.
+            // A file may lack tensors without effect, and filters if it lacks all of them.
             let idle = [".post_l0.", ".bias_ih_l0", ".bias_hh_l0", "proj_bias", "out_proj.bias", ".conv1d.bias"];
             let qkv_bias = name == "fla_gpt_bias" && tensor.ends_with("_proj.bias");
             let mut without = own.clone();
@@ -44,7 +44,7 @@ fn a_tensor_that_is_missing_too_much_or_misshapen_is_named() {
                 let bytes = vec![0; 8 * longer.iter().product::<usize>()];
                 misshapen.insert(tensor.clone(), (*dtype, longer.clone(), bytes));
                 let said = fixture.with(&misshapen).err().unwrap_or_else(|| panic!("{name}: {tensor} {longer:?}"));
-                // Of an LSTM with another width than units it is the map back that is missing.
+                // For an LSTM whose width is not its number of units, the missing tensor is the map back.
                 let map = name == "torch_lstm" && said.contains("missing: 'layers.0.post_l0.weight'");
                 let named = map || said.contains(&format!("'{tensor}'")) && said.contains("expected [");
                 assert!(named, "{name}: {tensor} {longer:?}: {said}");
@@ -123,7 +123,7 @@ fn layers_are_found_by_their_numbers_and_taken_in_the_order_that_is_asked() {
             let data = bytemuck::cast_slice(&data).to_vec();
             stack.insert(name.replace("layers.0.", &format!("model.layers.{layer}.attn.")), (dtype, dims, data));
         }
-        // What stands around a layer is not its own.
+        // Tensors beside a layer do not belong to it.
         stack.insert(format!("model.layers.{layer}.mlp.gate_proj.weight"), (Dtype::F64, vec![1], vec![0; 8]));
     }
     let place = Place::new();
@@ -165,7 +165,7 @@ fn layers_are_found_by_their_numbers_and_taken_in_the_order_that_is_asked() {
 fn layers_of_two_modules_are_not_taken_as_those_of_one() {
     let fixture = fixture("fla_gpt_bias");
     let own = fixture.layers();
-    // The first without a bias, the second with: no module has both.
+    // The first layer is without a bias, the second with one: no module has both.
     let mut two = own.clone();
     two.retain(|name, _| !name.ends_with("_proj.bias"));
     two.extend(own.iter().map(|(name, tensor)| (name.replace("layers.0.", "layers.1."), tensor.clone())));

@@ -1,5 +1,5 @@
 //! Layers of other packages: each fixture was made by that package's own module (`scripts/exchange_fixtures.py`), with
-//! random weights, an input and what the module makes of it.
+//! random weights, an input and the module's output.
 
 #![allow(clippy::unwrap_used)]
 
@@ -59,7 +59,7 @@ fn f64s(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// A fixture: its name, the file, and what it says of itself.
+/// A fixture: its name, its file, and its metadata.
 struct Fixture {
     name: String,
     path: PathBuf,
@@ -111,7 +111,7 @@ impl Fixture {
         Layers::read(path, &Wanted { prefix, sizes: &self.heads(), ..Wanted::of(self.package, &self.mixer) })
     }
 
-    /// A file with these tensors; what comes of it.
+    /// The result of reading a file with these tensors.
     fn with(&self, tensors: &Tensors) -> Result<Layers, String> {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file.safetensors");
@@ -178,7 +178,7 @@ fn a_layer_of_another_package_and_our_mixer_give_the_same() {
         }
         assert_eq!(layers.left_out().len(), 2 * n, "{name}: {:?}", layers.left_out());
     }
-    // Every mapping has been through this.
+    // Every mapping has been tested here.
     for (package, mixer, _) in equals(&ModelConfig::default()) {
         assert!(all.iter().any(|f| f.package == package && f.mixer == mixer), "no fixture of {package} {mixer}");
     }
@@ -248,7 +248,7 @@ fn what_is_exported_is_what_was_imported_bit_for_bit() {
     }
 }
 
-/// Sizes at which every module can be, with all of them different where it can.
+/// Sizes that every module can have, all of them different where it can.
 fn sizes(mixer: &str) -> ModelConfig {
     let square = ["gpt", "lightnet", "path", "rwkv7", "slstm"].contains(&mixer);
     let width = if square { 8 } else { 4 };

@@ -33,7 +33,7 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
         assert!(moved > 0.0 && moved < 0.1, "{name}: {moved}");
     }
 
-    // As a file.
+    // Import as a file of weights.
     place.prints(&format!("import {file} --from fla --models gla --prefix layers.{{}}. --out gla.safetensors"));
     let model = Model::open(place.at("gla.safetensors")).unwrap();
     assert_eq!((model.config().mixer.as_str(), model.config().layers), ("gla", 1));

@@ -1,4 +1,4 @@
-//! Many mixers with drawn weights: what their states and outputs never do.
+//! Many mixers with drawn weights: courses that their states and outputs never take.
 
 use crate::delta_rules::delta;
 use crate::machine::{Machine, bits, one_hot};
@@ -10,8 +10,8 @@ use tapezoo::{
 };
 
 /// Real eigenvalues that are not negative, for drawn weights: under a token that is repeated, an output approaches its
-/// limit and does not alternate. The same draws with eigenvalues from −1 to 1 do. What fades at one rate or more has at
-/// most as many turns as rates; two are the most that any draw shows in 36 steps.
+/// limit and does not alternate. The same draws with eigenvalues from −1 to 1 do. A sum of decays has at most as many
+/// turns as rates; two are the most that any draw shows in 36 steps.
 #[test]
 fn states_do_not_alternate_where_no_eigenvalue_is_negative() {
     // The first of two blocks of TransNormer has no memory.

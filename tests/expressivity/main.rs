@@ -1,7 +1,7 @@
-//! What a mixer can express, independent of training: hand-set weights that compute parity without an error at
-//! T = 100,000 in single precision, in every form and token by token (delta rules, Titans, RWKV-7, Mamba, Mamba-2, PaTH,
-//! LSTM, sLSTM); and the same weights failing where eigenvalues cannot be negative. RWKV-7 as released and Mamba-3 flip a
-//! state that fades. DeltaProduct with two Householder matrices per token and Mamba-3 count modulo three. S4D and LMU
+//! The expressivity of mixers, independent of training: hand-set weights that compute parity without an error at T =
+//! 100,000 in single precision, in every form and token by token (delta rules, Titans, RWKV-7, Mamba, Mamba-2, PaTH,
+//! LSTM, sLSTM); and the same weights failing where eigenvalues cannot be negative. RWKV-7 as released and Mamba-3 flip
+//! a state that fades. DeltaProduct with two Householder matrices per token and Mamba-3 count modulo three. S4D and LMU
 //! see through a window, which a memory that only fades cannot; the LRU tells even positions from odd ones.
 
 #![allow(clippy::unwrap_used)]

@@ -63,14 +63,14 @@ fn mamba3(turn: f64, delta: f64) -> (Machine, f64) {
     (machine.set("out_proj_weight", &[1.0 / 128.0 / dt as f32, 0.0, 0.0]), dt)
 }
 
-/// What the state holds at T = 100,000 is as large as e^(−10⁻⁴ ΣΔ) says, with the right sign.
+/// At T = 100,000 the state has the size e^(−10⁻⁴ ΣΔ) and the right sign.
 #[test]
 fn mamba3_turns_by_pi_at_a_one_for_as_long_as_its_state_lasts() {
     let (machine, dt) = mamba3(PI, 0.0);
     let (tokens, bits) = begun(LONG, 4);
     for (form, piece) in machine.ways() {
         let y = machine.outputs(&tokens, form, piece);
-        // What is left of the 1 at the beginning, and its sign.
+        // The remainder of the 1 at the beginning, with its sign.
         let (mut left, mut range) = (1.0, (f64::INFINITY, f64::NEG_INFINITY));
         for (&y, &bit) in y[1..].iter().zip(&bits) {
             left *= if bit == 1 { -(-1e-4 * dt).exp() } else { 1.0 };
@@ -137,8 +137,8 @@ fn fading(dt: f64) -> Machine {
     machine.set("out_proj_weight", &[1.0, 0.0])
 }
 
-/// What happened at a fixed distance, or how often in a window, needs rates that turn: state spaces have them. One that
-/// only fades weighs tokens by age, and its best threshold is often wrong.
+/// To know the token at a fixed distance, or a count within a window, a memory needs complex rates, which state spaces
+/// have. A memory that only fades weighs tokens by age, and its best threshold is often wrong.
 #[test]
 fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
     let tokens = bits(LONG, 7);

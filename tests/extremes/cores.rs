@@ -71,7 +71,7 @@ fn scans(z: Size) -> Vec<Form> {
     vec![Form::Parallel, Form::Chunked(z.chunk)]
 }
 
-/// The forms of what is one scan.
+/// The forms of a core that is one scan.
 fn one_scan(z: Size) -> Vec<Form> {
     vec![Form::Parallel, Form::Scan(z.chunk)]
 }
@@ -189,7 +189,7 @@ fn linear_attention(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// With a gate for each head or for each channel of the key.
+/// Linear attention with a gate for each head or for each channel of the key.
 fn gated_linear_attention(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let key = [z.b, z.t, z.h, z.k];
@@ -219,7 +219,7 @@ fn read<'t>(x: &[Var<'t>], m: &mut linear_transformer::Memory<'t>, form: Form) -
     linear_transformer::attention([x[0], x[1], x[2]], m, 0.5, form)
 }
 
-/// With positive keys and queries, as φ gives.
+/// Linear attention with positive keys and queries, as φ gives.
 fn normalised(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let key = [z.b, z.t, z.h, z.k];

@@ -47,7 +47,7 @@ fn close(what: &str, got: &[f64], want: &[f64], relative: f64, absolute: f64) {
     }
 }
 
-/// Relative to the largest element.
+/// Assert a difference relative to the largest element.
 #[track_caller]
 fn close_to_scale(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     let scale = want.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
@@ -224,7 +224,7 @@ fn rows_that_do_not_count_add_nothing_to_the_loss_whatever_they_hold() {
             let rows = 20;
             let x = Gen::new(3).normal([rows, n]).to_f64();
             let targets: Vec<i32> = (0..rows).map(|i| if i % 3 == 1 { -1 } else { (i % n) as i32 }).collect();
-            // Twice, so that gradients are added too.
+            // The op runs twice, so that gradients are added too.
             let run = |value: f64| {
                 let counts = |i: usize| targets[i / n] >= 0;
                 let x = x.iter().enumerate().map(|(i, &x)| if counts(i) { x } else { value }).collect();
@@ -420,7 +420,7 @@ fn a_convolution_and_a_running_sum_do_not_look_ahead() {
     }
 }
 
-/// Also for integers that the device itself has moved.
+/// The same for integers that the device itself has moved.
 #[test]
 fn an_index_out_of_range_is_the_same_error_everywhere() {
     let complaint = |device, f: for<'t> fn(&[Var<'t>]) -> Var<'t>, id: i32| {

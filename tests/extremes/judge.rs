@@ -83,7 +83,7 @@ impl Found {
         Found { name, shape: t.shape().dims().to_vec(), v: t.to_f64() }
     }
 
-    /// Of the finite elements.
+    /// The largest of the finite elements.
     pub fn largest(&self) -> f64 {
         self.v.iter().filter(|x| x.is_finite()).fold(0.0, |m, x| m.max(x.abs()))
     }
@@ -111,7 +111,7 @@ impl Found {
         }
     }
 
-    /// The same where NaN agrees with NaN.
+    /// The same, where NaN agrees with NaN.
     pub fn is_or_both_nan(&self, want: &Found, allowed: f64, here: &str) -> Result<(), String> {
         let both = |(a, b): (&f64, &f64)| a.is_nan() && b.is_nan();
         if self.shape != want.shape || !self.v.iter().zip(&want.v).any(both) {
@@ -124,7 +124,7 @@ impl Found {
         without(self).is(&without(want), allowed, here)
     }
 
-    /// [0, 3, 1] of a flat index.
+    /// The index on each axis of a flat index: [0, 3, 1].
     fn at(&self, i: usize) -> String {
         let mut rest = i;
         let mut at: Vec<usize> = vec![];
@@ -176,7 +176,7 @@ fn run_rounded(
         let mut all: Vec<Found> = named.map(|(y, o)| Found::of(o.0.clone(), &y.value())).collect();
         if let Some(seed) = seed {
             let mut g = Gen::new(seed);
-            // What is infinite has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a
+            // An infinite output has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a
             // recurrence knows which of them came first.
             let cotangent = |y: &Var| {
                 let ct = g.tensor(y.shape(), |g| f64::from(g.gauss() as f32)).to_f64();
@@ -248,7 +248,7 @@ pub fn epsilon(dtype: DType) -> f64 {
 /// Rounds numbers in double precision to fewer digits, up or down at random; what has no more digits stays.
 pub struct Rounding {
     random: Gen,
-    /// So many binary digits are dropped.
+    /// The number of binary digits that are dropped.
     drop: u32,
 }
 
@@ -379,7 +379,7 @@ impl Poison {
         }
     }
 
-    /// x [B, T, ..] with it.
+    /// x [B, T, ..] with the value put in.
     fn put(&self, x: &Tensor) -> Tensor {
         let (_, t, inner) = x.shape().split(1);
         let hit = |i: usize| {

@@ -105,7 +105,7 @@ fn on_the_cpu(core: &Core, seed: u64) -> Result<(), String> {
     judge::same(core, seed, &[(Device::Cpu, DType::F64), (Device::Cpu, DType::F32)])
 }
 
-/// The same emulated.
+/// Every form on the emulated device.
 fn emulated(core: &Core, seed: u64) -> Result<(), String> {
     judge::same(core, seed, &[(Device::Emulated, DType::F64), (Device::Emulated, DType::F32)])
 }

@@ -41,7 +41,7 @@ const CORES: [&str; 15] = [
     "UnitLowerSolve",
 ];
 
-/// Ops of which an element depends on no other, or a row on no other row, so that numbers that are none stay where they
+/// Ops of which an element depends on no other, or a row on no other row, so that NaN and infinities stay where they
 /// are.
 const APART: [&str; 19] = [
     "Exp",
@@ -70,14 +70,14 @@ const OF_EXPONENTS: [&str; 4] = ["Softmax", "CausalSoftmax", "Logsumexp", "Wrap"
 
 /// An op, and inputs for it.
 struct Case {
-    /// What is special about the inputs.
+    /// The special features of the inputs.
     what: String,
     inputs: Vec<Tensor>,
-    /// Whether an index is not there.
+    /// Whether an index is out of range.
     refused: bool,
     /// Results may be off by a rounding of this, however small they are.
     floor: f64,
-    /// The op again.
+    /// Makes the op again.
     again: Box<dyn Fn() -> Sample>,
     seed: u64,
 }
@@ -118,7 +118,7 @@ impl Case {
         op.kernels().iter().map(|kernel| kernel.name().unwrap_or(op.name())).collect()
     }
 
-    /// Results, and the gradients of Σ⟨random, result⟩; an error is what the op complains of.
+    /// Results, and the gradients of Σ⟨random, result⟩; or the message with which the op panics.
     fn run(
         &self,
         inputs: &[Tensor],
@@ -211,7 +211,7 @@ impl Case {
     }
 }
 
-/// As single precision has it.
+/// The tensor rounded to single precision.
 fn single(x: &Tensor) -> Tensor {
     if x.dtype() == DType::I32 { x.clone() } else { x.cast(DType::F32).cast(DType::F64) }
 }
@@ -246,7 +246,7 @@ fn special(g: &mut Gen, i: usize, x: &Tensor, reach: f64, apart: bool, what: &mu
     }
 }
 
-/// With an id that is not there.
+/// The tensor with an id that is out of range.
 fn wrong_id(g: &mut Gen, x: &Tensor, what: &mut String) -> Tensor {
     let (at, id) = (g.below(x.len()), pick(g, &[-7, 100_000, i32::MAX, i32::MIN]));
     *what += &format!(", id {at} is {id}");

@@ -58,7 +58,7 @@ fn config(betas: [f64; 2], eps: f64) -> AdamConfig {
     AdamConfig { rule: Rule::Adam, betas, eps, weight_decay: 0.0 }
 }
 
-/// Gradients of all sizes, each element's of one; steps so many.
+/// Gradients of all sizes, but of one size for each element, over some steps.
 struct Draw {
     config: AdamConfig,
     /// The norm that gradients are clipped to, if not 0.
@@ -100,7 +100,7 @@ impl Draw {
             }
             for i in 0..got.len() {
                 let path: f64 = 1e-2 * self.grads.len() as f64;
-                // A square that single precision does not have: no step, but a number.
+                // The square overflows in single precision: the parameter does not move, and stays finite.
                 let overflows = dtype == DType::F32 && clipped.iter().any(|g| g[i].abs() > 1e18);
                 let near =
                     abs_diff_eq!(got[i], want[i], epsilon = off * path) || overflows && got[i].abs() <= 10.0 * path;
@@ -114,7 +114,7 @@ impl Draw {
     }
 }
 
-/// In double precision, of numbers whose squares it has.
+/// The norm in double precision, of numbers whose squares do not overflow in it.
 fn norm(x: &[f64]) -> f64 {
     x.iter().map(|x| x * x).sum::<f64>().sqrt()
 }

@@ -163,7 +163,7 @@ fn the_winner_is_known_where_its_slope_is_no_number() {
     }
 }
 
-/// Of the four gates one after the other.
+/// The sums of the four gates, one after the other.
 fn gate_sums<'t>(x: &[Var<'t>]) -> Var<'t> {
     Var::concat(&x[..4], 2)
 }
@@ -229,7 +229,7 @@ fn equal_arguments_of_a_stabiliser_share_its_gradient() {
     }
 }
 
-/// As of maxima of two at a time.
+/// As with maxima of two at a time.
 #[test]
 fn equal_maxima_share_a_gradient() {
     let rows = vec![1.0, 3.0, 3.0, 2.0, 2.0, 2.0, 5.0, -INF, 5.0];
@@ -301,12 +301,12 @@ fn a_gate_that_shuts_with_nothing_to_write_keeps_the_weights() {
     }
 }
 
-/// What later gates change is small beside the state, and has its digits: it is no difference of sums that are as large
-/// as the state. (That of the recurrent form is one.)
+/// The gradient of a later gate is small beside the state and keeps its digits: it is not computed as a difference of
+/// sums that are as large as the state. (In the recurrent form it is.)
 #[test]
 fn a_gradient_that_is_small_beside_the_state_has_its_digits() {
     let x = memory_inputs(&mut Gen::new(4), 70, 4, |t| if t == 0 { 5.0 } else { -12.0 }, |_| 4.0);
-    // Not m, of which f changes more.
+    // Without m, which f changes more.
     let of_f = |place, form| run(place, &x, form, |x, form| memory(x, form)[..3].to_vec()).swap_remove(3 + 4);
     let want = of_f((Device::Cpu, DType::F64), Form::Recurrent);
     let largest = want.iter().fold(0.0, |m: f64, x| m.max(x.abs()));

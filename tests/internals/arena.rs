@@ -8,7 +8,7 @@ const LINE: usize = 64;
 #[test]
 fn buffers_are_zeros_apart_from_one_another_and_begin_on_a_line() {
     let mut arena = Arena::default();
-    // Around the least that is cut from a region, around a huge page, and more than one region has.
+    // Sizes around the least that is cut from a region, around a huge page, and above a whole region.
     let sizes = [0, 1, 32_767, 32_768, 32_769, 70_000, 523_264, 524_288, 524_289, 80_000_000, 20_000_000];
     let mut all: Vec<Host<f32>> = vec![];
     for len in sizes.into_iter().chain((0..200).map(|i| 32_700 + 37 * i)) {
@@ -23,7 +23,7 @@ fn buffers_are_zeros_apart_from_one_another_and_begin_on_a_line() {
         new.fill(all.len() as f32);
         all.push(new);
     }
-    // Some go: the others stay as they are, and outlive the arena's interest in their regions.
+    // Some buffers are dropped. The others stay as they are, even after the arena lets go of their regions.
     let all: Vec<_> = all.into_iter().enumerate().filter(|(i, _)| i % 7 != 3).collect();
     drop(arena);
     for (i, host) in &all {

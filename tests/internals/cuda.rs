@@ -1,4 +1,4 @@
-//! Where the CUDA libraries and the compiled kernels are kept, and what a kernel's text becomes.
+//! The places of the CUDA libraries and of the compiled kernels, and the target that a kernel is compiled for.
 
 use std::fs;
 use tapezoo::{
@@ -28,7 +28,7 @@ fn an_entry_is_made_once_and_again_if_it_is_damaged() {
     assert_eq!(get(&["source-", "O3"]), (b"source-O3".to_vec(), 2));
     let entries = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
     assert_eq!(entries().count(), 2);
-    // Cut short, a byte changed, emptied: each is noticed.
+    // A file that is cut short, has a changed byte or is empty is noticed.
     let damages: [fn(&mut Vec<u8>); 3] = [|b| b.truncate(20), |b| b[18] ^= 1, Vec::clear];
     for (i, damage) in damages.into_iter().enumerate() {
         for path in entries() {
@@ -107,9 +107,9 @@ fn kernels_are_compiled_for_what_the_device_runs() {
     let nvrtc = [75, 80, 86, 89, 90, 100, 120];
     let target = |capability| target(capability, &nvrtc, (13, 0));
     assert_eq!(target(90).unwrap(), "sm_90");
-    // Machine code for 8.6 runs on 8.7, not that for 8.9.
+    // Machine code for 8.6 runs on 8.7; code for 8.9 does not.
     assert_eq!(target(87).unwrap(), "sm_86");
-    // What NVRTC does not know gets text.
+    // A device that NVRTC does not know gets PTX.
     assert_eq!(target(130).unwrap(), "compute_120");
     assert_eq!(target(110).unwrap(), "compute_100");
     let old = target(70).unwrap_err();

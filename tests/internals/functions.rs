@@ -36,7 +36,8 @@ fn single_precision_functions_are_within_three_ulps_of_double_and_six_far_from_z
 
 #[test]
 fn logarithms_are_within_two_ulps_of_double() {
-    // Every power of two and what lies between, subnormal numbers too; near one, where the logarithm is small.
+    // Numbers at and between all powers of two, subnormal ones too; then numbers near one, where the logarithm is
+    // small.
     let powers = (0..0x7f80_0000u32).step_by(0x1_2345).map(f32::from_bits).skip(1);
     for x in powers.chain((1..4000).map(|i| i as f32 * 5e-4)) {
         let error = ulps(m32::log(x), m64::log(f64::from(x)));
@@ -143,7 +144,7 @@ fn extremes_saturate_and_nan_stays() {
         assert!((0.0..=2.5e-38).contains(&y), "{y:e}");
     }
     for f in [m32::exp, m32::decay, m32::exp2, m32::sigmoid, m32::tanh, m32::softplus] {
-        // Those of arithmetic.
+        // The NaNs that arithmetic gives.
         for bits in [0x7fc00000, 0xffc00000] {
             assert!(f(f32::from_bits(bits)).is_nan(), "{bits:x}");
         }

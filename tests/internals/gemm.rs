@@ -5,7 +5,7 @@ use tapezoo::{
     tensor::simd::Level,
 };
 
-/// (m, k, n): around a tile's rows, a vector, a block of k, what is tall and skinny, of small k, or packed.
+/// (m, k, n) around a tile's rows, a vector and a block of k; and for tall, skinny, small-k and packed products.
 const SIZES: [(usize, usize, usize); 53] = [
     (1, 1, 1),
     (3, 0, 5),
@@ -107,7 +107,7 @@ fn every_instruction_set_sums_in_the_same_order() {
 
 fn sums_in_order(level: Level) {
     for (m, k, n) in SIZES {
-        // Of the large ones, a fifth of the layouts, in which each operand has each of its four.
+        // Large products are tried in a fifth of the layouts, in which each operand has each of its four.
         for layout in (0..4 * 4 * 4).step_by(if m * k * n > 100_000 { 5 } else { 1 }) {
             let (how_a, how_b, how_y) = (layout % 4, layout / 4 % 4, layout / 16);
             let ((len_a, ma), (len_b, mb), (len_y, my)) = (mat(m, k, how_a), mat(k, n, how_b), mat(m, n, how_y));
@@ -127,7 +127,7 @@ fn sums_in_order(level: Level) {
     }
 }
 
-/// Whatever the distances between rows are: the sizes that kernels rely on are those that there are.
+/// A matrix is refused if its memory is shorter than its sizes say, whatever the distance between its rows.
 #[test]
 #[should_panic(expected = "too short")]
 fn a_matrix_larger_than_any_memory_is_none() {

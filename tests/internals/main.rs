@@ -1,4 +1,4 @@
-//! The parts that other tests reach only through what is made of them: functions, products, sums, caches.
+//! Internal parts that other tests reach only indirectly: functions, products, sums, caches.
 #![allow(clippy::unwrap_used)]
 
 mod arena;

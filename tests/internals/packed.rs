@@ -49,7 +49,8 @@ fn every_way_gives_the_sums_of_products() {
     }
 }
 
-/// Also where there are no panels, as with AVX-512: then from [`gemm`] itself, or summed in its order.
+/// The same where there are no panels, as with AVX-512: the result is then from [`gemm`] itself, or summed in its
+/// order.
 #[test]
 fn a_shared_matrix_gives_the_same_products_to_the_bit() {
     let cpu = Cpu::default();

@@ -5,13 +5,13 @@ use tapezoo::kernels::{
     lanes::Avx512,
 };
 
-/// On any processor, and in any place among the sixteen.
+/// A sum is the same on any processor, and in any place among the sixteen.
 #[test]
 fn sums_side_by_side_are_those_of_single_rows_to_the_bit() {
     let mut can = vec![None];
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: it was just asked.
+        // SAFETY: the processor was just asked whether it has AVX-512.
         can.push(Some(unsafe { Avx512::assumed() }));
     }
     for n in [0, 1, 2, 15, 16, 17, 31, 32, 64, 100] {

@@ -98,7 +98,7 @@ fn input(g: &mut Gen, op: &str, name: &str, shape: &[usize], n: &BTreeMap<char, 
         ("ttt_linear", "lr") => g.range(shape, 0.01, 0.1),
         ("titans_linear", "theta") => g.range(shape, 0.05, 0.4),
         ("mamba3", "dt") | ("ttt_linear", "row") | ("titans_linear", "eta" | "alpha") => g.range(shape, 0.05, 0.95),
-        // So small that the memory of keys and λ stay positive definite.
+        // The elements are so small that the memory of keys and λ stay positive definite.
         ("mesa", "hkk0") => g.tensor(shape, |g| 0.02 * g.gauss()),
         ("mesa", "lamb") => g.range(shape, 0.5, 2.0),
         ("gsa", "s") => g.range(shape, 0.05, 0.95),

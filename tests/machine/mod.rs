@@ -1,4 +1,4 @@
-//! A mixer whose weights are set by hand, and what it is run on.
+//! A mixer whose weights are set by hand, and sequences to run it on.
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
@@ -47,7 +47,7 @@ impl Machine {
         Machine { mixer, params, width }
     }
 
-    /// These weights for the zeros.
+    /// Replace a weight's zeros by these values.
     pub fn set(mut self, name: &str, values: &[f32]) -> Machine {
         let entry = self.params.entries().iter().find(|e| e.name == name).unwrap_or_else(|| panic!("no '{name}'"));
         let (at, n) = (entry.offset, entry.shape.len());
@@ -101,7 +101,7 @@ impl Machine {
             match form {
                 Form::Recurrent => {}
                 Form::Parallel if quadratic => all.push((form, 125)),
-                Form::Chunked(c) | Form::Scan(c) => {
+                Form::Chunked(c) | Form::Split(c) | Form::Scan(c) => {
                     all.extend([(form, LONG), (form, 777), (form.with_steps(2 * c + 1), LONG)]);
                 }
                 _ => all.extend([(form, LONG), (form, 777)]),
@@ -111,12 +111,12 @@ impl Machine {
     }
 }
 
-/// [1, T, 2]
+/// One-hot tokens [1, T, 2].
 pub fn one_hot(tokens: &[u8]) -> Tensor {
     one_hot_of(2, tokens)
 }
 
-/// [1, T, n]
+/// One-hot tokens [1, T, n].
 fn one_hot_of(n: usize, tokens: &[u8]) -> Tensor {
     let one = |token: u8| (0..n).map(move |i| f32::from(u8::from(i == usize::from(token))));
     Tensor::from_vec(tokens.iter().flat_map(|&token| one(token)).collect::<Vec<f32>>(), [1, tokens.len(), n])

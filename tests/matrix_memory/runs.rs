@@ -121,7 +121,7 @@ pub fn attention(scale: f64) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
     move |x| vec![causal_attention(x[0], x[1], x[2], scale)]
 }
 
-/// Which of two cotangents there are.
+/// The ways to leave out cotangents.
 pub fn masks(dy: &[Option<Tensor>]) -> Vec<Vec<Option<Tensor>>> {
     let keep = |a: bool, b: bool| vec![dy[0].clone().filter(|_| a), dy[1].clone().filter(|_| b)];
     vec![keep(true, true), keep(true, false), keep(false, true)]

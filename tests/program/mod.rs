@@ -4,15 +4,15 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-/// One of them, by its name there or by that of its own program.
+/// One of the programs, by its name as a subcommand or as a program of its own.
 pub fn program(name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapezoo"));
     command.arg(name);
     command
 }
 
-/// What an error says of a key of the configuration where this command line sets it by a flag: `train_len 7` is then
-/// `--train-len 7`.
+/// The words of an error about a key as this command line makes them: `train_len 7` is `--train-len 7` if a flag sets
+/// it.
 pub fn as_typed(line: &str, words: &str) -> String {
     let (key, rest) = words.split_at(words.find([' ', ':']).unwrap_or(words.len()));
     let flag = format!("--{}", key.replace('_', "-"));
@@ -23,7 +23,7 @@ pub fn as_typed(line: &str, words: &str) -> String {
 /// A directory of a test's own, in which programs run.
 pub struct Place(pub tempfile::TempDir);
 
-/// What came of a program.
+/// The outcome of a program.
 pub struct Ran {
     pub status: Option<i32>,
     pub stdout: String,
@@ -54,7 +54,7 @@ impl Place {
         self.at(name).display().to_string()
     }
 
-    /// It must succeed; its standard output.
+    /// Assert that the command succeeds. Returns its standard output.
     #[track_caller]
     pub fn prints(&self, line: &str) -> String {
         let ran = self.run(line);
@@ -62,7 +62,7 @@ impl Place {
         ran.stdout
     }
 
-    /// It must succeed, with one warning for each of these, which contains all its words.
+    /// Assert that the command succeeds, with one warning for each of these, which contains all its words.
     #[track_caller]
     pub fn warns(&self, line: &str, said: &[&[&str]]) {
         let ran = self.run(line);
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// It must stop with status 2 and a message that contains these words.
+    /// Assert that the command stops with status 2 and a message that contains these words.
     #[track_caller]
     pub fn refuses(&self, line: &str, words: &[&str]) {
         let ran = self.run(line);

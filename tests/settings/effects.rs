@@ -1,4 +1,4 @@
-//! A key of `[model]` has an effect if and only if nothing is said of it.
+//! A key of `[model]` has an effect if and only if there is no warning about it.
 
 use tapezoo::{
     autograd::Tape,
@@ -26,10 +26,10 @@ const CHANGES: [(&str, &str); 14] = [
     ("ngram", "2"),
 ];
 
-/// The weights at the start and what they say of a few tokens.
+/// The shapes and the initial weights of a model, and its output for a few tokens.
 type Does = (Vec<(String, usize)>, Vec<f64>, Vec<f64>);
 
-/// None of a model that is refused.
+/// The weights and outputs of a model; none if it is refused.
 fn what_it_does(config: &ModelConfig) -> Option<Does> {
     let mut model = Model::new(config, 1, DType::F64).ok()?;
     let flat = model.params().flat().to_f64();

@@ -1,4 +1,4 @@
-//! Weights and names from files: what is wrong with them is said, and no text of a file controls the terminal or a page.
+//! Weights and names from files: errors name the fault, and no text of a file controls the terminal or a page.
 
 use crate::{SMALL, program::Place, texts::contains};
 use safetensors::{
@@ -40,7 +40,7 @@ fn weights_that_are_not_finite_or_of_nobody_are_said() {
     place.warns("inspect --checkpoint run", &[&["weights.safetensors", "'blocks.2.mixer.w\\u001b[31m'", "no such"]]);
     let page = fs::read_to_string(place.at("inspect.html")).unwrap();
     assert!(page.contains("has no such weights"), "the page does not say it");
-    // A name that is there twice: which of the two is meant nobody knows.
+    // A name that is there twice is ambiguous.
     let (len, rest) = good.split_first_chunk::<8>().unwrap();
     let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
     let header = String::from_utf8(header.to_vec()).unwrap();

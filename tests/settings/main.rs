@@ -92,7 +92,8 @@ fn what_is_no_regular_file_or_too_large_is_read_by_no_program() {
             for (line, status) in
                 [("report run", report), ("parity --resume run", resume), ("inspect --checkpoint run --len 4", inspect)]
             {
-                // As large as memory is no tensor here, and metrics are read as they come.
+                // A tensor file may be as large as memory, and metrics are read in pieces: neither has a fixed limit
+                // here.
                 let reads =
                     why == none || !(file.contains("weights") || file.contains("metrics") && line.contains("resume"));
                 let Some(status) = status.filter(|_| reads) else { continue };
@@ -148,7 +149,7 @@ fn what_takes_long_is_said_before_it_begins() {
     for slow in ["kernels = 'plain'", "kernels = 'linear'", "device = 'emulated'"] {
         long(&format!("models = ['lstm']\nsteps = 20000\n{slow}"), &[note, "minutes of a core", "training for 20000"]);
     }
-    // Before, not after.
+    // The warning comes before the runs, not after them.
     let mut child = program("parity")
         .args(["--steps", "1000000000", "--models", "lstm"])
         .stderr(std::process::Stdio::piped())
@@ -213,7 +214,7 @@ fn a_setting_without_effect_is_named_once() {
         ),
         ("--models gpt,lstm --kernels fast,-causal_attention,-lstm_sequence", &[]),
         ("--models gpt,lstm --kernels matmul,slstm_sequence", &[&["on slstm_sequence, which no model here has"]]),
-        // Without its kernel LSTM is made of these.
+        // Without its kernel, the LSTM is computed by these ops.
         ("--kernels fast,-lstm_sequence,-sigmoid", &[]),
     ] {
         // A flag that is given twice is an error, so the first of two is taken out.

@@ -73,8 +73,8 @@ proptest! {
         prop_assert!((0..n).all(|a| (0..a).all(|b| !alike(&minimal, a, b, n))), "{:?} of {:?}", minimal, edges);
     }
 
-    /// What is said of a sequence is what its automaton allows: the same after the same string, of a few letters, each
-    /// equally likely, and those that come are among them.
+    /// The probabilities of a sequence are those of its automaton: the same after the same string, equal for a few
+    /// letters, and not 0 for the letters that come.
     #[test]
     fn the_truth_belongs_to_the_sequences(
         seed in any::<u64>(), letters in 4..12usize, string in 1..20usize, min in 2..40usize, more in 0..30usize,
@@ -113,7 +113,7 @@ proptest! {
 
 #[test]
 fn evaluations_have_an_eighth_of_all_automata_and_training_the_others() {
-    // So small that many come again and again.
+    // The task is so small that many strings come again and again.
     let task = Icll { letters: 4, nodes: 4, edges: 1, ..Icll::default() };
     let drawn = |evaluates: bool| -> Vec<Automaton> {
         let task = Icll { evaluates, ..task.clone() };
@@ -174,7 +174,7 @@ fn scores(task: &Icll, t: usize, b: usize, says: impl Fn(&[i32], &[f32]) -> Vec<
     batch.fill(task, stream());
     let truth = task.truth(&mut stream(), t.into(), b).unwrap();
     let (tokens, letters) = (batch.tokens.host::<i32>(), task.letters);
-    // Their logarithms, of 0 a number so small that nothing is left of it.
+    // The logarithms of the probabilities; for 0 a number so small that its exponential vanishes.
     let logits: Vec<f64> = (0..b * t)
         .flat_map(|i| says(&tokens[i / t * t..=i], &truth[i * letters..][..letters]))
         .map(|p| if p == 0.0 { -1e4 } else { p.ln() })
@@ -205,7 +205,7 @@ fn who_knows_the_automaton_is_always_right() {
     let (accuracy, distance) = scores(&task, 100, 8, |_, truth| truth.iter().map(|&p| f64::from(p)).collect());
     assert_eq!(accuracy, 1.0);
     close(distance, 0.0, 1e-7, "distance");
-    // A possible letter, but for sure.
+    // One possible letter, with probability 1.
     let one = |truth: &[f32]| {
         truth
             .iter()
@@ -217,11 +217,11 @@ fn who_knows_the_automaton_is_always_right() {
             .collect()
     };
     let (accuracy, distance) = scores(&task, 100, 8, |_, truth| one(truth));
-    // Of one, two or three edges.
+    // The letter is one of one, two or three edges.
     assert!(accuracy == 1.0 && (0.2..0.5).contains(&distance), "{accuracy}, {distance}");
 }
 
-/// What the strings so far tell is much more than nothing, and more of it the more there are.
+/// N-grams of the strings so far do much better than guessing, and better with more strings.
 #[test]
 fn n_grams_of_the_strings_so_far_beat_guessing() {
     let task = Icll { evaluates: true, ..Icll::default() };

@@ -157,7 +157,7 @@ proptest! {
             prop_assert_eq!((shared, y[t - 1]), if y[t - 1] == 1 { (0, 1) } else { (1, 0) });
             seen.insert((y[t - 1], a.len()));
         }
-        // Of 64 sequences each kind is there.
+        // Each kind is among 64 sequences.
         prop_assert_eq!(seen.len(), if first == First::Either && more > 0 { 4 } else { 2 });
     }
 
@@ -442,7 +442,7 @@ fn groups_have_their_sizes_and_names() {
     }
 }
 
-/// What holds of every task in the list, as its preset has it.
+/// Facts about every task in the list, as its preset has it.
 #[test]
 fn every_task_is_what_it_says_it_is() {
     for Named { name, kind, .. } in named() {

@@ -53,7 +53,7 @@ proptest! {
     ) {
         let task = Window { question: question(matches), window, asked, grow_from: from, ..Window::default() };
         prop_assume!(asked != 1 && task.check().is_ok() && from != Some(window));
-        // The windows ever asked about, and of a stage.
+        // The windows that are ever asked about, and those of a stage.
         let least = match (from, asked) {
             (Some(from), _) => from,
             (None, 0) => 2,

@@ -1,6 +1,6 @@
-//! Texts that programs and errors say, for all tests.
+//! Checks of the texts of programs and errors, for all tests.
 
-/// That a text has this part. A failure shows the text, or how it begins if it is long.
+/// Assert that a text contains this part. A failure shows the text, or its beginning if it is long.
 #[track_caller]
 pub fn contains(text: impl AsRef<str>, part: impl AsRef<str>) {
     let (text, part) = (text.as_ref(), part.as_ref());

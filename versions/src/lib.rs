@@ -5,7 +5,8 @@ use proc_macro::TokenStream;
 use quote::{format_ident, quote};
 use syn::{FnArg, GenericParam, ItemFn, parse_macro_input};
 
-/// What a processor must have for the version for AVX-512: it came with Ice Lake. Those before slow down for it.
+/// The features that a processor needs for the version for AVX-512. They came with Ice Lake; earlier processors slow down
+/// for its instructions.
 const AVX512: &str = "avx512bitalg,avx512bw,avx512cd,avx512dq,avx512f,avx512ifma,avx512vbmi,avx512vbmi2,avx512vl,\
                       avx512vnni,avx512vpopcntdq,gfni,vaes,vpclmulqdq";
 

@@ -17,7 +17,7 @@ use tapezoo::{
         trace::{Series, Trace, trace_model},
         view,
     },
-    models::Positions,
+    models::{Model, Positions},
     train::{Trainer, config::TrainConfig},
 };
 
@@ -66,6 +66,21 @@ pub extern "C" fn make() -> bool {
             "parameters": parameters, "blocks": cfg.model.layers });
         MADE.set(Some((cfg, trainer)));
         Ok(about)
+    })
+}
+
+/// Give the trainer's model the weights in the buffer, a safetensors file, with a fresh optimiser and no step taken; whole
+/// or not at all. Whether that went well.
+#[unsafe(no_mangle)]
+pub extern "C" fn load() -> bool {
+    answered(|| {
+        let bytes = GIVEN.take();
+        made(|(cfg, trainer)| {
+            let mut model = Model::new(&cfg.model, cfg.seed, cfg.dtype)?;
+            model.load_bytes(&bytes, "the weights")?;
+            *trainer = Trainer::with(cfg, model, cfg.task.shared(), cfg.seed)?;
+            Ok(Value::Null)
+        })
     })
 }
 

@@ -15,7 +15,7 @@ pub struct Culprit {
     pub op: &'static str,
     /// Where in the model it ran, as [`Tape::scope`] was told.
     pub scope: String,
-    /// What was not finite: "value", or "gradient" (of one of the op's inputs).
+    /// The quantity that was not finite: "value", or "gradient" (of one of the op's inputs).
     pub what: &'static str,
 }
 

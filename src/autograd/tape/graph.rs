@@ -4,7 +4,7 @@ use super::{Action, Tape, scope_name};
 use crate::autograd::Var;
 use serde::Serialize;
 
-/// What is recorded on a tape: operations in the order in which they ran.
+/// The record of a tape: operations in the order in which they ran.
 #[derive(Clone, Debug, Serialize)]
 pub struct Graph {
     /// The operations.
@@ -21,7 +21,7 @@ pub struct GraphNode {
     pub op: &'static str,
     /// Where in the model: "blocks.0.mixer".
     pub scope: String,
-    /// What it reads.
+    /// The values that it reads.
     pub inputs: Vec<Edge>,
     /// The shapes of the values that it writes. Values that only its backward pass reads come last.
     pub outputs: Vec<String>,

@@ -16,7 +16,7 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// What an entry begins with, before the hash of the rest.
+/// The first bytes of an entry, before the hash of the rest.
 const MAGIC: &[u8; 8] = b"tapezoo1";
 
 impl Cache {

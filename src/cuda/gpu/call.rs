@@ -24,7 +24,7 @@ pub(super) struct Function {
 // SAFETY: a handle to something that the driver guards itself.
 unsafe impl Send for Function {}
 
-/// What every kernel may use without asking.
+/// The shared memory that every kernel may use without asking, in bytes.
 const FREE_SHARED: usize = 48 << 10;
 
 impl Gpu {

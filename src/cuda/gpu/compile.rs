@@ -66,7 +66,7 @@ impl Gpu {
             Ok(image) => image,
             Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
         };
-        // Whoever records has the turn, and may wait for this slot.
+        // A thread that records has the turn, and may wait for this slot.
         drop(loaded);
         let (_turn, mut loaded) = (Turn::take(), lock(slot));
         *loaded.get_or_insert_with(|| {
@@ -98,7 +98,7 @@ pub(super) fn targets() -> Result<Vec<i32>, String> {
     found.map_err(|e| e.to_string())
 }
 
-/// What to compile for on a device of this compute capability: its own machine code; that of a relative which it runs;
+/// The target to compile for on a device of this compute capability: its own machine code; that of a relative which it runs;
 /// or, for one that this NVRTC does not know, text that its driver translates.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! Their C++ sources (`cuemu/`, whose README explains them) are part of this program. The first use compiles them
 //! into a cache directory that is named by a hash of the sources, so that it takes a C++ compiler but no checkout.
-//! What the stand-ins offer beyond CUDA, such as the text of the last fault, is called here.
+//! Functions of the stand-ins that CUDA has not, such as the text of the last fault, are called here.
 
 use crate::{cuda::counters::Counts, rng::Fnv1a};
 use cudarc::driver::sys::CUstream;
@@ -214,7 +214,7 @@ pub enum Order {
     Random(u64),
 }
 
-/// What `TAPEZOO_EMU_CHECK`, `_ORDER`, `_SEED` and `_LATE` set at the start, set anew.
+/// The options that `TAPEZOO_EMU_CHECK`, `_ORDER`, `_SEED` and `_LATE` set at the start, set anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Report races, accesses out of bounds or misaligned, and reads of what was never written; for modules loaded

@@ -36,7 +36,7 @@ pub struct Gpu {
     functions: Mutex<HashMap<(module::Key, &'static str), call::Function>>,
     /// Such as 90.
     capability: i32,
-    /// What kernels are compiled for, such as "sm_90".
+    /// The target that kernels are compiled for, such as "sm_90".
     arch: String,
     processors: usize,
     /// Bytes that a block may have.
@@ -131,7 +131,7 @@ impl Gpu {
         self.ctx.name().unwrap_or_else(describe)
     }
 
-    /// What went wrong first, if anything did. A device does nothing more after that.
+    /// The first error, if there was one. A device does nothing more after it.
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)
     }

@@ -282,7 +282,7 @@ fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &
 /// subtracted they begin with 0, and these are added later: −top and −ln Σ to q·k_s, −δ to do·v_s.
 type Start<T> = [Lane<T>; 5];
 
-/// What the backward pass reads of a block of heads: the rows of each query and key, and in `starts` the query's
+/// The inputs of the backward pass for a block of heads: the rows of each query and key, and in `starts` the query's
 /// scalars.
 struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],

@@ -199,7 +199,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm(-T::ONE, (&dv, mv), (&u, mv.t()), (&mut da, ma), false);
             zero_above_diagonal(&mut dscores, n, false);
             zero_above_diagonal(&mut da, n, true);
-            // What comes through the states. `Decay::backward` multiplies it by the gates, and adds what comes through
+            // The gradients through the states. `Decay::backward` multiplies them by the gates, and adds those through
             // the scores: dM K to dQ, dA K to dP, dMᵀ Q + dAᵀ P to dK.
             gemm_unless_zero(s_is_zero, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             gemm_unless_zero(s_is_zero, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);

@@ -66,7 +66,7 @@ fn faded<T: Real, const G: usize>(alpha: &[Lane<T>], i: usize, s: Lane<T>) -> La
     }
 }
 
-/// What steps read, row after row.
+/// The inputs of steps, row after row.
 struct Steps<'a, T> {
     q: &'a [Lane<T>],
     k: &'a [Lane<T>],
@@ -138,7 +138,7 @@ fn steps<T: Real, const RULE: usize, const G: usize>(
     }
 }
 
-/// What one chunk reads and writes in the backward pass.
+/// The inputs and results of one chunk in the backward pass.
 struct Chunk<'a, T> {
     x: Steps<'a, T>,
     d_o: &'a [Lane<T>],

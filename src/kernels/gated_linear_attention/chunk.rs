@@ -87,6 +87,12 @@ impl<'a, T: Math> Chunk<'a, T> {
     /// Load all of it.
     fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, at: Place) {
         self.load_writes(p, x, at);
+        self.load_reads(p, x, at);
+        self.score(at.n);
+    }
+
+    /// Load what reads in a chunk, whose gates are loaded.
+    fn load_reads(&mut self, p: &Plan<T>, x: &Inputs<T>, at: Place) {
         p.dims.keys().gather(x.q, at, p.scale, &mut self.queries, p.dims.k);
         self.fade_reads(at.n);
     }
@@ -95,6 +101,9 @@ impl<'a, T: Math> Chunk<'a, T> {
         if self.decay.on() {
             self.decay.since_start(n, &self.queries, &mut self.reading);
         }
+    }
+
+    fn score(&mut self, n: usize) {
         self.decay.scores(Rows { n, reads: [&self.queries], keys: &self.keys }, [&mut self.scores]);
     }
 
@@ -102,6 +111,7 @@ impl<'a, T: Math> Chunk<'a, T> {
     pub fn fade(&mut self, n: usize) {
         self.fade_writes(n);
         self.fade_reads(n);
+        self.score(n);
     }
 
     fn reading(&self) -> &[T] {
@@ -132,6 +142,48 @@ impl<'a, T: Math> Chunk<'a, T> {
         gemm(T::ONE, (self.written(), mk.t()), (&self.values, mv), (s, mat(self.k, self.v)), true);
         columns(&self.written()[..n * self.k], z);
     }
+}
+
+/// A state of one head, [K, V] and [K] or empty, and what all gates of some steps leave of one, [K].
+pub struct Carried<'a, T> {
+    pub s: &'a mut [T],
+    pub z: &'a mut [T],
+    pub left: &'a mut [T],
+}
+
+/// The last state of head i from a start of zeros.
+pub fn last_state<T: Math>(cpu: &Cpu, p: &Plan<T>, x: &Inputs<T>, i: usize, to: Carried<T>) {
+    let (d, c, mut u) = (p.dims, p.chunk, Chunk::new(cpu, p));
+    to.s.fill(T::ZERO);
+    to.z.fill(T::ZERO);
+    to.left.fill(T::ONE);
+    for t0 in (0..d.t).step_by(c) {
+        let n = c.min(d.t - t0);
+        u.load_writes(p, x, Place { i, t0, n });
+        d.keys().fetch([x.k], (i, t0 + n), c);
+        d.values().fetch([x.v], (i, t0 + n), c);
+        u.write(n, to.s, to.z);
+        u.decay.fade(n, to.left, &mut []);
+    }
+}
+
+/// The cotangent of the first state of head i, if that of the last one is zero.
+pub fn first_cotangent<T: Math>(cpu: &Cpu, p: &Plan<T>, x: &Inputs<T>, y: &Outputs<T>, i: usize, to: Carried<T>) {
+    let (d, c, mut u, mut w) = (p.dims, p.chunk, Chunk::new(cpu, p), Work::new(cpu, p));
+    let norm = usize::from(p.eps.is_some());
+    let (mut o, mut by) = (cpu.temp::<T>(norm * c * d.v), cpu.temp::<T>(norm * c));
+    w.start(None, None);
+    to.left.fill(T::ONE);
+    for t0 in (0..d.t).step_by(c).rev() {
+        let at @ Place { n, .. } = Place { i, t0, n: c.min(d.t - t0) };
+        u.decay.load(p.gates(), x.g, at, 1);
+        u.load_reads(p, x, at);
+        w.cotangents(p, y, at, &mut o, &mut by);
+        w.back(&u, n);
+        u.decay.fade(n, to.left, &mut []);
+    }
+    to.s.copy_from_slice(&w.ds);
+    to.z.copy_from_slice(&w.dz);
 }
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>) {
@@ -236,10 +288,16 @@ impl<'a, T: Math> Work<'a, T> {
         gemm(T::ONE, (&u.scores, ma.t()), (&self.dy, mv), (&mut self.dv, mv), false);
         gemm_unless_zero(ds_is_zero, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
         if !unread {
-            u.decay.fade(n, &mut self.ds, &mut self.dz);
-            gemm(T::ONE, (u.reading(), mk.t()), (&self.dy, mv), (&mut self.ds, ms), true);
-            add_weighted(&self.delta[..n.min(self.delta.len())], u.reading(), &mut self.dz);
+            self.back(u, n);
         }
+    }
+
+    /// From the cotangent of the state after n steps to that of the one before them.
+    fn back(&mut self, u: &Chunk<T>, n: usize) {
+        let (mk, mv) = (mat(n, u.k), mat(n, u.v));
+        u.decay.fade(n, &mut self.ds, &mut self.dz);
+        gemm(T::ONE, (u.reading(), mk.t()), (&self.dy, mv), (&mut self.ds, mat(u.k, u.v)), true);
+        add_weighted(&self.delta[..n.min(self.delta.len())], u.reading(), &mut self.dz);
     }
 }
 

@@ -61,7 +61,7 @@ pub struct Out {
     pub rs: usize,
     pub cs: usize,
     pub alpha: f32,
-    /// What is added; 0 if null. Its rows are `init_rs` apart, its columns as far as those of y.
+    /// The matrix that is added; 0 if null. Its rows are `init_rs` apart, its columns as far as those of y.
     pub init: *const f32,
     pub init_rs: usize,
 }

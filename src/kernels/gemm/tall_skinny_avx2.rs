@@ -60,7 +60,7 @@ fn to_rows<const N: usize>(y: [__m256; N]) -> [__m256; N] {
     to
 }
 
-/// What becomes of N columns of eight rows of y.
+/// The place of N columns of eight rows of y.
 struct Eights<const N: usize> {
     y: *mut f32,
     add: bool,

@@ -17,12 +17,12 @@ use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
 /// Numbers in a vector.
 const W: usize = 16;
 
-/// What becomes of a vector that holds 4 / Q rows of y, each in Q quarters.
+/// The last step for a vector that holds 4 / Q rows of y, each in Q quarters.
 struct End {
     out: Out,
     n: usize,
     alpha: __m512,
-    /// What is added to these rows as they follow each other in y, unless it is y itself.
+    /// The numbers that are added to these rows as they follow each other in y, unless y itself is.
     bias: __m512,
     /// The lanes that are columns of y.
     keep: __mmask16,

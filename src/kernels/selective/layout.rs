@@ -59,7 +59,7 @@ impl Plan {
         Part { first, t0: j * self.c, steps: self.c.min(self.z.t - j * self.c) }
     }
 
-    /// What is computed at once: the sequences from `first` on.
+    /// The pieces that are computed at once: the sequences from `first` on.
     pub fn pieces(self, first: usize) -> impl Iterator<Item = Piece> {
         let count = if self.side == 1 { self.m } else { self.side.min(self.z.b - first) };
         (0..count).map(move |i| match self.side {

@@ -74,5 +74,5 @@ pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
     let [b, _, h, d] = v.dims();
     let zeros = |shape: &[usize]| v.tape().full(shape, v.dtype(), 0.0);
     let mut m = Memory { s: zeros(&[b, h, d, d]), z: Some((zeros(&[b, h, d]), EPS)) };
-    chunked(phi_q, phi_k, v, &mut m, 1.0, Form::CHUNK)
+    chunked([phi_q, phi_k, v], &mut m, 1.0, (Form::CHUNK, 1))
 }

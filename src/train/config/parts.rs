@@ -1,4 +1,4 @@
-//! In how many parts a training batch is computed, as it is configured.
+//! The configured number of parts that a training batch is computed in.
 
 use crate::error::brief;
 use std::{fmt, str::FromStr};
@@ -10,7 +10,7 @@ use toml::Value;
 pub enum Parts {
     /// Parts of about as many tokens as [`tokens_at_once`](crate::models::tokens_at_once) says of the model.
     Auto,
-    /// So many.
+    /// This number of parts.
     Count(usize),
 }
 

@@ -36,8 +36,7 @@ pub(super) fn explained(e: Error, path: Option<&Path>, flags: &Table) -> Error {
     }
 }
 
-/// What the parser says of a table, in the words of whoever wrote the file, and the key that it is about, if it says
-/// so.
+/// The parser's message about a table in the words of the file, and the key that it is about, if it names one.
 fn meant(what: &str) -> (String, Vec<String>) {
     let (of, mut key, rest) = match what.strip_prefix("per_model.").and_then(|rest| rest.split_once(": ")) {
         Some((name, rest)) => (format!("per_model.{name}: "), vec!["per_model".to_string(), name.to_string()], rest),
@@ -55,7 +54,7 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let table = if inside.is_empty() { String::new() } else { format!(" in [{inside}]") };
         let hint = Some(near(name, expected)).filter(|near| !near.is_empty() || !inside.is_empty());
         let hint = hint.unwrap_or_else(|| of_model(name));
-        // Who is told the name that was meant needs no list of all.
+        // With a hint at the name that was meant, the list of all names is not needed.
         let all = if hint.is_empty() { format!(": expected {}", expected.replace('`', "")) } else { hint };
         return (format!("{of}unknown key '{name}'{table}{all}"), key);
     }
@@ -63,15 +62,15 @@ fn meant(what: &str) -> (String, Vec<String>) {
         let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
         return (format!("{of}{inside} '{name}'{expected}"), key);
     }
-    // What an added task says names the place itself.
+    // The message of an added task names the place itself.
     if inside == "task" && rest.starts_with("the task '") {
         return (format!("{of}{rest}"), key);
     }
-    // Without a place the parser was not at work.
+    // A message without a place is not the parser's.
     (what.into(), if inside.is_empty() { vec![] } else { key })
 }
 
-/// Where an unknown key at the top is, or is like, one of the table `[model]`.
+/// A hint where an unknown key at the top is, or is like, a key of the table `[model]`.
 fn of_model(name: &str) -> String {
     let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();
     let keys = || sizes.keys().map(String::as_str).filter(|key| !super::DERIVED.contains(key));
@@ -86,7 +85,7 @@ fn at<'a>(table: &'a Table, key: &[String]) -> Option<&'a Value> {
     tables.iter().try_fold(table, |table, name| table.get(name)?.as_table())?.get(last)
 }
 
-/// The line of a key in a file, counted from 1. What comes from a pipe cannot be read again.
+/// The line of a key in a file, counted from 1; none for a pipe, which cannot be read again.
 pub(crate) fn line(path: &Path, key: &[String]) -> Option<usize> {
     let text = path.is_file().then(|| files::read_text(path, files::CONFIG).ok())??;
     let document = DeTable::parse(&text).ok()?;

@@ -1,7 +1,8 @@
-//! What a file and the flags set, and which of it has no effect: somebody who sets a number expects it to count.
+//! The settings of a file and the flags, and which of them have no effect: somebody who sets a number expects it to
+//! count.
 //!
-//! Presets and defaults are not asked, nor is what a file repeats of its preset: a recorded `config.toml` has every
-//! key.
+//! Presets and defaults are not checked, nor are values that a file repeats from its preset: a recorded `config.toml`
+//! has every key.
 
 use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
@@ -23,7 +24,7 @@ pub struct Setting {
     pub value: String,
     /// Whether a flag sets it, and not a file.
     pub by_flag: bool,
-    /// If it has no effect, or not the one that its name says: the rest of a sentence that begins with the key.
+    /// Why it has no effect, or another than its name says: the rest of a sentence that begins with the key.
     pub idle: Option<String>,
 }
 
@@ -33,7 +34,7 @@ impl Setting {
         flag(&self.key)
     }
 
-    /// What to say of it, if it is idle; `flags` says whether those who set it wrote `--flags`.
+    /// The warning about it, if it is idle; `flags` says whether settings are written as `--flags`.
     pub fn warning(&self, flags: bool) -> Option<String> {
         let is_switch = self.value == "true" || self.key.ends_with("unique_keys");
         let name = if is_switch { self.flag() } else { format!("{} {}", self.flag(), self.value) };
@@ -50,7 +51,7 @@ pub fn flag(key: &str) -> String {
     }
 }
 
-/// What to say of those settings that have no effect in any experiment that has them.
+/// Warnings about the settings that have no effect in any experiment that has them.
 pub fn warnings(experiments: &[Vec<Setting>], flags: bool) -> Vec<String> {
     let mut said: Vec<&Setting> = Vec::new();
     for setting in experiments.iter().flatten().filter(|s| s.idle.is_some()) {
@@ -62,14 +63,14 @@ pub fn warnings(experiments: &[Vec<Setting>], flags: bool) -> Vec<String> {
     said.into_iter().filter_map(|s| s.warning(flags)).collect()
 }
 
-/// The old name of a key was used.
+/// The setting of a key that was given by its old name.
 pub(super) fn old_name(config: &TrainConfig, OldName { old, new, what }: &OldName) -> Result<Setting> {
     let value = table_of(config)?.get(*new).map(plain).unwrap_or_default();
     let why = format!("is the old name of {new}: {what}");
     Ok(Setting { key: (*old).into(), value, by_flag: false, idle: Some(why) })
 }
 
-/// Everything that `file` sets otherwise than `preset`, and all that `flags` set.
+/// Everything that `file` sets to another value than `preset`, and all that `flags` set.
 pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Table) -> Result<Vec<Setting>> {
     let mut base = preset.clone();
     let name = Value::from(config.task.name());
@@ -93,7 +94,7 @@ pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Tab
             (Some(_), _) if key == "kernels" => kernels_of_nobody(&owns, &value),
             (Some(_), _) if key == "form" => old_form(&owns),
             (Some(first), _) => idle(first, &key).filter(|_| owns.iter().all(|own| idle(own, &key).is_some())),
-            // Who picks some of a file's models by a flag knows that the others are not trained.
+            // A user who picks some of a file's models by a flag knows that the others are not trained.
             (None, Some(name)) if !flags.contains_key("models") => {
                 Some(format!("has no effect: {name} is not trained"))
             }
@@ -104,14 +105,14 @@ pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Tab
     Ok(settings)
 }
 
-/// All values in a table and in those below it, but for what says which experiment it is.
+/// All values in a table and in the tables below it, except the keys that name the experiment.
 fn leaves(path: &mut Vec<String>, table: &Table, all: &mut Vec<(Vec<String>, Value)>) {
     for (key, value) in table {
         path.push(key.clone());
         match value {
             Value::Table(inner) => leaves(path, inner, all),
             _ if matches!(path.join(".").as_str(), "preset" | "models" | "task.name") => {}
-            // What is left to us is never wrong.
+            // The value "auto" is never wrong.
             _ if value.as_str() == Some("auto") => {}
             _ => all.push((path.clone(), value.clone())),
         }
@@ -123,13 +124,13 @@ fn at<'a>(table: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(table, |table, key| table.get(key))
 }
 
-/// Equal, though one may be written as 1 and the other as 1.0.
+/// Whether two values are equal, though one may be written as 1 and the other as 1.0.
 fn same(a: Option<&Value>, b: &Value) -> bool {
     let number = |v: &Value| v.as_float().or_else(|| v.as_integer().map(|n| n as f64));
     a.is_some_and(|a| a == b || number(a).is_some_and(|x| number(b) == Some(x)))
 }
 
-/// Which mixers read a size or a choice; a key that is not here concerns all.
+/// The mixers that read a size or a choice; a key that is not here concerns all.
 const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
@@ -176,7 +177,7 @@ const WITH_HEADS: [&str; 27] = [
     "seqboat",
 ];
 
-/// What published models do not read, though the clean mixer does.
+/// Keys that published models do not read, though the clean mixer does.
 const NOT_PUBLISHED: [(&str, &str); 5] = [
     ("lru", "model.mlp"),
     ("lru", "model.r_min"),
@@ -185,7 +186,7 @@ const NOT_PUBLISHED: [(&str, &str); 5] = [
     ("delta_net", "model.conv"),
 ];
 
-/// A key that has no effect where its condition holds, and what is then said of it.
+/// A key, the condition under which it has no effect, and the message in that case.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
 const RULES: [Rule; 16] = [
@@ -299,7 +300,7 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
     RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
 }
 
-/// Which models have another name for a form.
+/// A message about models that have another name for a form.
 fn old_form(owns: &[&TrainConfig]) -> Option<String> {
     let mut found: Vec<(Form, &str)> = vec![];
     for own in owns {
@@ -310,17 +311,17 @@ fn old_form(owns: &[&TrainConfig]) -> Option<String> {
     found.first().map(|(form, _)| format!("is called {form} for {}", mixers.join(", ")))
 }
 
-/// Which ops a list of kernels names that no model runs.
+/// The ops that a list of kernels names and no model runs.
 fn kernels_of_nobody(owns: &[&TrainConfig], value: &Value) -> Option<String> {
     let asked: Kernels = value.as_str()?.parse().ok()?;
     let runs = |own: &TrainConfig, name: &String| {
-        // An op without its kernel is not seen itself, but those of its formula are.
+        // An op without its kernel does not show up itself, but the ops of its formula do.
         let others = |list: &[String]| list.iter().filter(|other| *other != name).cloned().collect();
         let kernels = match &asked {
             Kernels::Without(list) => Kernels::Without(others(list)),
             kernels => kernels.clone(),
         };
-        // A kernel of several is seen by its own name, OP.KERNEL.
+        // A kernel of an op with several shows up by its own name, OP.KERNEL.
         let of = |ran: &str| ran == name || ran.split('.').next() == Some(name);
         capacity::ops(own, kernels).is_none_or(|ran| ran.iter().any(|ran| of(ran)))
     };

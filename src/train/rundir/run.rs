@@ -1,4 +1,4 @@
-//! The directory of one run: what is in it, and who writes it.
+//! The directory of one run: its files, and the process that writes them.
 
 use super::{CHECKPOINT, METRICS, RESULT, WEIGHTS};
 use crate::{
@@ -29,11 +29,11 @@ use std::{
 /// The files of one run.
 const FILES: [&str; 4] = [METRICS, CHECKPOINT, WEIGHTS, RESULT];
 
-/// What a run that is about to begin finds in its directory.
+/// The state that a run finds in its directory before it begins.
 pub enum Found {
-    /// It is finished.
+    /// The run is finished, with this report.
     Finished(Box<RunReport>),
-    /// It stands here.
+    /// The run goes on from this checkpoint.
     Checkpoint(PathBuf),
     /// Nothing to go on from.
     Nothing,
@@ -51,7 +51,7 @@ pub fn find(dir: &Path) -> Result<Found> {
     Ok(if files::is_there(&checkpoint) { Found::Checkpoint(checkpoint) } else { Found::Nothing })
 }
 
-/// The same for the run of this model of `all` with this seed.
+/// As [`find`], for the run of this model of `all` with this seed.
 ///
 /// # Errors
 /// When its result cannot be read, or is that of another configuration.
@@ -63,10 +63,10 @@ pub fn find_of(dir: &Path, all: &TrainConfig, model: &str, seed: u64) -> Result<
     Ok(found)
 }
 
-/// `result.json`: what came of a run, and of what.
+/// The contents of `result.json`: the outcome of a run, and its configuration.
 #[derive(Serialize, Deserialize)]
 struct Outcome {
-    /// The configuration of this one model, as TOML, and the mixer that it is. Earlier builds did not say.
+    /// The configuration of this one model, as TOML, and its mixer; none in files of earlier builds.
     #[serde(default)]
     config: Option<String>,
     #[serde(default)]
@@ -109,11 +109,11 @@ fn read(path: &Path) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// [`TrainConfig::for_model`] of the run in this directory: where it is left to us in how many parts a batch is
-/// computed, in as many as the run began with, whatever another build would choose.
+/// [`TrainConfig::for_model`] of the run in this directory. Where the number of a batch's parts is chosen
+/// automatically, it is the number that the run began with, whatever another build would choose.
 ///
 /// # Errors
-/// When the configuration cannot be.
+/// When the configuration is invalid.
 pub fn configuration_of(dir: &Path, all: &TrainConfig, model: &str) -> Result<TrainConfig> {
     let mut own = all.for_model(model)?;
     if all.parts_are_ours(model) {
@@ -216,7 +216,7 @@ impl Held {
             }
             if !said {
                 said = true;
-                // Nobody may be there to read it.
+                // A failure is ignored: there may be no reader.
                 let what = "another process is at work on this run; waiting for it";
                 let _ = writeln!(io::stderr(), "{}: {what}", dir.display());
             }
@@ -224,19 +224,20 @@ impl Held {
         }
     }
 
-    /// The same without waiting: none if another process is at work.
+    /// As [`Held::wait`] without waiting: none if another process is at work.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn now(dir: &Path) -> Result<Option<Held>> {
         let path = dir.join(METRICS);
-        // A device would take every line, and keep none.
+        // Refuse a device file such as /dev/null: it would take every line, and keep none.
         if files::is_there(&path) {
             files::open(&path, u64::MAX)?;
         }
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let metrics = opened.map_err(Error::io(&path))?;
-        // Held until this process ends, however it does. Where a file system has no locks, nobody is kept out.
+        // The lock is held until this process ends, however it ends. Where a file system has no locks, nobody is kept
+        // out.
         let free = !matches!(metrics.try_lock(), Err(TryLockError::WouldBlock));
         Ok((free && is(&metrics, &path)).then(|| Held { dir: dir.into(), metrics }))
     }
@@ -249,10 +250,10 @@ impl Held {
         self.open(Written::default())
     }
 
-    /// Go on after what was written of the metrics at a checkpoint; what follows is cut off.
+    /// Go on after the metrics that were written at a checkpoint; later lines are cut off.
     ///
     /// # Errors
-    /// When there is less, or something else, or they cannot be written.
+    /// When the file has fewer or other metrics, or cannot be written.
     pub fn go_on(mut self, written: Written) -> Result<RunFiles> {
         let path = self.dir.join(METRICS);
         let there = Written::of((&mut self.metrics).take(written.bytes)).map_err(Error::io(&path))?;
@@ -275,7 +276,7 @@ impl Held {
         Ok(RunFiles { held: self, written })
     }
 
-    /// Whoever wrote the result may have been killed before it could tidy up.
+    /// Delete the leftovers of a finished run: the process that wrote the result may have been killed before it could.
     ///
     /// # Errors
     /// When a file cannot be deleted.
@@ -329,7 +330,7 @@ impl RunFiles {
         Ok(())
     }
 
-    /// Save where the run stands, after so long. The metrics up to here are on the disk before it.
+    /// Save the state of the run, after this time. The metrics up to here are on the disk before it.
     ///
     /// # Errors
     /// When that cannot be written; an earlier checkpoint is then as it was.
@@ -337,7 +338,7 @@ impl RunFiles {
         self.save_snapshot(&Snapshot::of(trainer, self.written, wall)?)
     }
 
-    /// What saves where the run stands, from any thread, as long as it does not go on. See [`Snapshot`].
+    /// A function that saves the state of the run from any thread, as long as the run does not go on. See [`Snapshot`].
     ///
     /// # Errors
     /// When the device fails, or there are too many open files.
@@ -362,8 +363,8 @@ impl RunFiles {
         self.held.metrics.sync_data().map_err(Error::io(self.held.dir.join(METRICS)))
     }
 
-    /// The run is finished, this came of it, and `model` is what was trained, if it came to its end. It has no need of
-    /// its checkpoint any more.
+    /// The run is finished with this report; `model` is the trained model, if the run came to its end. The checkpoint
+    /// is deleted.
     ///
     /// # Errors
     /// When that cannot be written.
@@ -371,7 +372,7 @@ impl RunFiles {
         self.synced()?;
         let weights = model.map(|model| self.save(model, cfg.steps, report.seed)).transpose()?;
         let path = self.held.dir.join(RESULT);
-        // How often it was saved changes no number.
+        // The interval of checkpoints changes no number.
         let config = TrainConfig { checkpoint_every: 0.0, ..cfg.clone() };
         let outcome = Outcome {
             config: Some(config.to_toml()?),

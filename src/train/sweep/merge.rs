@@ -16,8 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Join what is finished in `parts` into `out`, which may be new, or hold a part of the same sweep already. Everything
-/// is checked before anything is written. What is not finished stays where it is.
+/// Join the finished runs in `parts` into `out`, which may be new, or hold a part of the same sweep already. Everything
+/// is checked before anything is written. Unfinished runs stay where they are.
 ///
 /// # Errors
 /// When a part is no sweep, or another one, when two parts have different results of the same run, a finished run lost
@@ -66,7 +66,7 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
         fs::create_dir_all(to).map_err(Error::io(to))?;
         let made_by = |run: &Path| run.parent().unwrap_or(run).join(MADE_BY);
         add_lines(&made_by(from), &made_by(to))?;
-        // The result last: a run that has one has everything. One that failed has no weights.
+        // The result comes last: a run that has one has everything. A run that failed has no weights.
         for (name, most) in [(METRICS, files::RECORD), (WEIGHTS, files::tensors()), (RESULT, files::RECORD)] {
             let path = from.join(name);
             if files::is_there(&path) {

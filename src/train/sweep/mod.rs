@@ -48,9 +48,9 @@ const SUMMARY_EVERY: Duration = Duration::from_secs(10);
 /// The i-th of n parts of a sweep, counted from 0 as arrays of batch systems are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part.
+    /// The index of the part.
     pub index: usize,
-    /// Of how many.
+    /// The number of parts.
     pub count: usize,
 }
 
@@ -71,15 +71,15 @@ impl FromStr for Shard {
 pub struct Sweep {
     /// The grid.
     pub plan: Plan,
-    /// Where it goes.
+    /// The directory that it is written to.
     pub out: PathBuf,
     /// All runs of the grid, each with the index of its point.
     jobs: Vec<(usize, Job)>,
-    /// Those of this shard.
+    /// The indices in `jobs` of this shard's runs.
     mine: Vec<usize>,
 }
 
-/// What came of running a sweep.
+/// The outcome of running a sweep.
 pub struct Outcome {
     /// How many runs this shard has.
     pub runs: usize,
@@ -103,7 +103,7 @@ impl Sweep {
                 all.push((index, job));
             }
         }
-        // Dealt in turn from the longest on, every shard gets about the same work.
+        // The runs are dealt in turn from the longest on, so that every shard gets about the same work.
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by(|&a, &b| all[b].1.cost().total_cmp(&all[a].1.cost()));
         let mut mine: Vec<usize> = order.into_iter().skip(shard.index).step_by(shard.count).collect();
@@ -132,10 +132,10 @@ impl Sweep {
         text + &format!("{} of {} runs, in {}\n", self.mine.len(), self.jobs.len(), self.out.display())
     }
 
-    /// Run what is not finished, so many at a time.
+    /// Do the runs that are not finished, `threads` at a time.
     ///
     /// # Errors
-    /// When a directory cannot be made, or the summary cannot be written. What goes wrong in a run is in its report.
+    /// When a directory cannot be made, or the summary cannot be written. An error in a run is in its report.
     pub fn run(&self, threads: usize, standing: &Standing) -> Result<Outcome> {
         capacity::check_side_by_side(self.plan.points.iter().map(|point| &point.cfg), threads, "--jobs")?;
         // Other shards may be at work in the same directory, and on each run only one process.
@@ -185,7 +185,7 @@ impl Sweep {
         RunDir::create_or_open(&self.out.join(&point.name), &point.cfg)
     }
 
-    /// What is finished of one point, by this process or any other.
+    /// The reports of one point's finished runs, by this process or any other.
     fn reports(&self, point: usize) -> Vec<RunReport> {
         let cfg = &self.plan.points[point].cfg;
         let finished = |job: &Job| match find_of(job.dir.as_deref()?, cfg, &job.name, job.seed) {
@@ -195,13 +195,13 @@ impl Sweep {
         self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| finished(&job.1)).collect()
     }
 
-    /// Write what is finished of one point.
+    /// Write the reports of one point's finished runs.
     fn write_reports(&self, point: usize, dir: &RunDir) -> Result<()> {
         let cfg = &self.plan.points[point].cfg;
         until_settled(|| self.reports(point), |reports| dir.write_reports(cfg, reports)).map(drop)
     }
 
-    /// What is finished of each point.
+    /// The reports of each point's finished runs.
     fn all_reports(&self) -> Vec<Vec<RunReport>> {
         (0..self.plan.points.len()).map(|point| self.reports(point)).collect()
     }
@@ -210,7 +210,7 @@ impl Sweep {
         Summary::new(&self.plan, reports.to_vec())
     }
 
-    /// The summary of what is finished by now.
+    /// The summary of the runs that are finished by now.
     pub fn summary(&self) -> Summary {
         self.summary_of(&self.all_reports())
     }
@@ -220,7 +220,7 @@ impl Sweep {
         let said = jobs::said(report);
         if !bars {
             let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
-            // Nobody may be there to read it.
+            // A failure is ignored: there may be no reader.
             let all = self.mine.len();
             let line = format!("{finished}/{all} {name} {model} seed {seed}: {said}");
             let _ = writeln!(io::stderr(), "{}", printable(&line));
@@ -228,8 +228,8 @@ impl Sweep {
     }
 }
 
-/// Read and write, until what was read is still so afterwards: of several processes that write the same file, the last
-/// then writes what all have done.
+/// Read and write until a second read gives the same: of several processes that write the same file, the last then
+/// writes the results of all.
 fn until_settled<T: PartialEq>(read: impl Fn() -> T, write: impl Fn(&T) -> Result<()>) -> Result<T> {
     let mut now = read();
     loop {

@@ -1,4 +1,4 @@
-//! What a sweep file asks for: an ordinary configuration, and a table `[grid]` whose lists are the axes of a grid.
+//! The sweep file: an ordinary configuration, and a table `[grid]` whose lists are the axes of a grid.
 //!
 //! ```toml
 //! preset = "default"             # what holds at every point
@@ -25,7 +25,7 @@ use std::{
 };
 use toml::{Table, Value};
 
-/// More points, or runs of all points, than anybody waits for.
+/// The most points, or runs of all points, that a sweep may have.
 const MOST: usize = 100_000;
 
 /// The longest name of a point: a file name has at most 255 bytes.
@@ -39,13 +39,13 @@ pub struct Plan {
     pub axes: Vec<String>,
     /// The points in order, the last axis moving fastest.
     pub points: Vec<Point>,
-    /// What the file sets without effect.
+    /// Warnings about settings of the file that have no effect.
     pub warnings: Vec<String>,
 }
 
 /// One point of the grid.
 pub struct Point {
-    /// Where it is, as a file name: `lr=0.001,model.width=16`.
+    /// Its values as a file name: `lr=0.001,model.width=16`.
     pub name: String,
     /// Its value on each axis.
     pub values: Vec<String>,
@@ -60,7 +60,7 @@ impl Plan {
     /// Read a sweep file and check every point.
     ///
     /// # Errors
-    /// When the file cannot be read, an axis is no list, or a point cannot be: the error names it.
+    /// When the file cannot be read, an axis is no list, or a point is invalid: the error names it.
     pub fn load(path: &Path) -> Result<Plan> {
         let file = read(path)?;
         let refused = |what: String| Error::format(path, what);
@@ -103,7 +103,7 @@ impl Plan {
                 let point = if axes.is_empty() { String::new() } else { format!("grid point {name}: ") };
                 let (cfg, set) = made.map_err(|e| at_point(e, path, &point, &setters))?;
                 settings.push(set);
-                // Of a hundred thousand points the texts would be large.
+                // The hashes alone are kept: the texts of a hundred thousand points would be large.
                 if let Some(other) = known.insert(fnv1a(cfg.to_toml()?.as_bytes()), name.clone()) {
                     let what = format!("grid points {other} and {name} are the same experiment; leave out one of them");
                     return Err(refused(what));
@@ -133,7 +133,7 @@ fn at(path: &Path, key: &[String]) -> String {
     config::line(path, key).map_or(String::new(), |line| format!("line {line}: "))
 }
 
-/// What is wrong at a point of the grid, with the file and the line: that of the key, or of the axis that sets it.
+/// An error at a point of the grid, with the file and the line of the key, or of the axis that sets it.
 fn at_point(e: Error, path: &Path, point: &str, setters: &[(String, Vec<String>)]) -> Error {
     match e {
         Error::Format { path, what } => {
@@ -172,8 +172,8 @@ fn find_axes(prefix: &str, table: &Table, axes: &mut Vec<Axis>) -> std::result::
     Ok(())
 }
 
-/// Refuse an axis with a value that it has twice, and two axes that set the same key. What the rest of the file sets in
-/// vain is in the result.
+/// Refuse an axis that has a value twice, and two axes that set the same key. The result has warnings about the keys
+/// outside of the grid that an axis overrides.
 fn check_axes(axes: &[Axis], base: &Table) -> std::result::Result<Vec<String>, String> {
     let mut setters: Vec<(String, &str)> = Vec::new();
     for (name, choices) in axes {

@@ -1,4 +1,4 @@
-//! What came of a sweep: one row for each point of the grid and model, the mean and the spread over its seeds.
+//! The results of a sweep: one row for each point of the grid and model, with the mean and the spread over its seeds.
 
 use super::Plan;
 use crate::{
@@ -40,11 +40,11 @@ pub struct Row {
     pub values: Vec<String>,
     /// The mixer, or the name of a variant of it.
     pub model: String,
-    /// What was learned: only scores of one task can be compared.
+    /// The task: only scores of one task can be compared.
     pub task: Tasks,
     /// The runs that came to their end.
     pub runs: Vec<RunReport>,
-    /// The seeds of those that failed, and of those that are still to do.
+    /// The seeds of the runs that failed, and the number of runs that are still to do.
     failed: Vec<u64>,
     missing: usize,
 }
@@ -57,7 +57,8 @@ pub struct Group<'a> {
     pub rows: Vec<&'a Row>,
     /// The score: bits where there are any, and else the accuracy.
     pub score: &'static str,
-    /// At which length: the longest that all have; none where they have none in common, and each counts at its longest.
+    /// The length of the score: the longest that all have; none if they have none in common, and each counts at its
+    /// longest.
     pub len: Option<Len>,
 }
 
@@ -92,7 +93,7 @@ impl Group<'_> {
         models
     }
 
-    /// "accuracy at length 64".
+    /// The score and the length in words: "accuracy at length 64".
     pub fn measure(&self) -> String {
         let len = self.len.map_or("its longest length".into(), |len| format!("length {len}"));
         format!("{} at {len}", self.score.replace('_', " "))
@@ -122,7 +123,7 @@ impl Row {
 }
 
 impl Summary {
-    /// From the reports of each point, in the order of the plan's points.
+    /// The summary of the reports of each point, in the order of the plan's points.
     pub fn new(plan: &Plan, reports: Vec<Vec<RunReport>>) -> Summary {
         let mut rows = Vec::new();
         for (point, reports) in plan.points.iter().zip(reports) {
@@ -270,7 +271,7 @@ impl Summary {
             perfect |= !less_is_better(&of[0].0) && text[from..].contains(" 1.000");
             text.push('\n');
         }
-        // Where there is a choice, what came out best.
+        // The best points, where there is a choice.
         for group in self.groups().iter().filter(|group| group.has_a_choice()) {
             let best = group.best_of_each_model();
             if best.is_empty() {
@@ -293,7 +294,7 @@ impl Summary {
 }
 
 impl Row {
-    /// What a row begins with, for a terminal: values are what a file says.
+    /// The first cells of a row, for a terminal.
     fn labels(&self) -> Vec<String> {
         let failed = if self.failed.is_empty() { String::new() } else { format!(" ({} failed)", self.failed.len()) };
         let seeds = format!("{}{failed}", self.runs.len());

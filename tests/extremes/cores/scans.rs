@@ -134,7 +134,7 @@ pub fn lru_scan(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// From Δ before its softplus, and A from its logarithm, as in Mamba.
+/// The selective scan, from Δ before its softplus, and A from its logarithm, as in Mamba.
 pub fn selective(g: &mut Gen, z: Size) -> Core {
     let stretch = pick(g, &[1.0, 2.0]);
     let mut what = format!("{z:?}, stretch {stretch}");
@@ -162,7 +162,7 @@ pub fn selective(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// In some cases with keys and values from a cache.
+/// Softmax attention, in some cases with keys and values from a cache.
 pub fn softmax_attention(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let past = pick(g, &[0, 0, 1, 5]);
@@ -191,7 +191,7 @@ pub fn softmax_attention(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// The same with a gate for each token and head.
+/// Softmax attention with a gate for each token and head.
 pub fn fading_attention(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let past = pick(g, &[0, 0, 1, 5]);
