@@ -1,4 +1,4 @@
-// What every kernel may use. The loader puts two definitions in front: `S`, how a number is stored (float, double,
+// Functions for every kernel. The loader puts two definitions in front: `S`, how a number is stored (float, double,
 // bf16), and `real`, what arithmetic is done in (float, or double for double). A literal such as 0.5 is a `real`:
 // the loader gives it the suffix f where real is float.
 //

@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256)
         gs.get(gv);
         read(s - SLICES * BACK);
         S* const to = dx + at4 + 4 * s * d;
-        // What dc adds up from, and the slopes by which it goes to the gates; that of o needs no dc.
+        // The terms of dc, and the slopes by which it goes to the gates; that of o needs no dc.
         real prod = 1.0, end = 0.0, forget[BACK], own[BACK], to_f[BACK], to_i[BACK], to_z[BACK];
 #pragma unroll
         for (int u = 0; u < BACK; u++)

@@ -1,5 +1,5 @@
 #line 2 "src/kernels/scan/groups.cuh"
-// What the scans over time have in common on a device.
+// The code that scans over time share on a device.
 //
 // Tiling: steps go by in groups of SLICES U. A block has CHANNELS channels, and each of its warps, a slice, U steps of the
 // group, which it reads once and keeps in registers while it computes twice: first its map, h -> prod h + end; then, from
