@@ -11,6 +11,7 @@ from typing import Callable, NamedTuple
 
 from marks import table
 from results import NAMES, each, score, spread
+from zoo import shown
 
 S5 = "state-tracking --task s5 --preset reduced --train-len 2-16 --curriculum 1000 --steps 2500 --eval-lens 16,32,64,128"
 GROUP = "--preset reduced --eval-lens 8,12,16,24,32,48,64"
@@ -18,12 +19,21 @@ DISJOINT = "train --task disjoint --models lstm,delta_net,gpt --elements 16 --sm
 RECALL = "mqar --models lstm,linear_transformer,gpt --pairs 4 --steps 400 --seeds 1"
 POSTER = "configs/poster"
 WIDE = "--width 64 --mlp 128 --models delta_net --steps 2000 --seeds 2 --eval-every 0"
+ZOO = "train --config configs/zoo/models.toml --steps 1500 --seeds 3"
+# The learning rates that the table over the zoo chose for parity, and how training may be helped.
+HELPED = {"delta_net_signed": "8e-3", "gated_delta_net_signed": "8e-3", "mlstm": "2e-3", "mamba3": "2e-3"}
+HELPS = {
+    "plain": "--train-len 16", "lengths": "--train-len 2-16 --curriculum 1000", "a little noise": "--train-len 16 --grad-noise 1e-4",
+    "noise": "--train-len 16 --grad-noise 1e-2",
+}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
     "zoo-ngram": (0.05, f"{RECALL} --ngram 1"),
     "zoo-once": (0.06, f"{DISJOINT} --train-len 11 --eval-lens 11"),
     "zoo-twice": (0.12, f"{DISJOINT} --train-len 22 --eval-lens 22 --repeat 2"),
+    **{f"zoo-helped-{m}-{i}": (1, f"{ZOO} --task parity --models {m} --lr {lr} {help} --batch 32 --eval-lens 16,32,64,128")
+       for m, lr in HELPED.items() for i, help in enumerate(HELPS.values())},
     "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     "state-arithmetic": (6, "state-tracking --task modular_arithmetic --preset reduced"),
@@ -42,7 +52,7 @@ RUNS = {
     "poster-ones-32": (40, f"parity --config {POSTER}/controlled_parity_32.toml"),
     "poster-dyck": (45, f"dyck --config {POSTER}/dyck.toml"),
     "poster-mqar": (2, f"mqar --config {POSTER}/mqar.toml --models lstm,linear_transformer,gpt,delta_net,mamba"),
-    "poster-mqar-slow": (9, f"mqar --config {POSTER}/mqar.toml --models quasi_lstm,lru"),
+    "poster-mqar-slow": (57, f"mqar --config {POSTER}/mqar.toml --models quasi_lstm,lru"),
     "poster-zoology": (9, "mqar --preset zoology"),
     "poster-x1-parity": (0.6, f"parity --config {POSTER}/explain_1_diagonal.toml"),
     "poster-x1-dyck": (0.9, f"dyck --config {POSTER}/explain_1_diagonal.toml --steps 4000"),
@@ -105,6 +115,15 @@ def readme(results):
 def two(head, results, models, lengths):
     rows = [[NAMES[m], *(each([v for n in ns for v in r.values(m, "accuracy", n)]) for r, ns in zip(results, lengths))] for m in models]
     return table(head, rows)
+
+
+# docs/zoo_results.md
+
+
+def zoo_helped(*results):
+    """Rows of models, columns of helps; each cell has all seeds at eight times the length."""
+    results = iter(results)
+    return table(["at 128", *HELPS], [[shown(m), *(each(next(results).values(m, "accuracy", 128)) for _ in HELPS)] for m in HELPED])
 
 
 # docs/mixers.md
@@ -335,7 +354,7 @@ def drawn(file, runs, models, ending, title, labels=None):
 
 FIVE = ["lstm", "linear_transformer", "gpt", "delta_net", "mamba"]
 X3 = {f"{m}{e}": f"{NAMES[m]} ({'none' if e else 'learned'})" for m in ("delta_net", "linear_transformer", "gpt") for e in ("", "_none")}
-STATE, POST, MIXERS = "docs/state_tracking.md", "docs/poster.md", "docs/mixers.md"
+STATE, POST, MIXERS, ZOO_PAGE = "docs/state_tracking.md", "docs/poster.md", "docs/mixers.md", "docs/zoo_results.md"
 ENTRIES = {
     "readme": Entry("README.md", "seven mixers on parity", ["readme"], readme, check=0.05, model="lstm"),
     "zoo-ngram": Entry("docs/zoo.md", "recall with an n-gram head", ["zoo-alone", "zoo-ngram"], check=0.05,
@@ -344,9 +363,10 @@ ENTRIES = {
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
     "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="parity --models tree > docs/zoo.svg; tests/cli.rs compares"),
     "zoo-list": Entry("docs/zoo.md", "the list of models", command="parity --models list; tests/cli.rs compares"),
-    "zoo-results": Entry("docs/zoo_results.md", "who can track what, over the whole zoo", hours=4.5, marks="zoo.py writes from here",
+    "zoo-results": Entry(ZOO_PAGE, "who can track what, over the whole zoo", hours=4.5, marks="zoo.py writes from here",
         command="scripts/zoo.py run parity s3 && scripts/zoo.py table --write",
-        small="scripts/zoo.py run parity --quick --out target/reproduce/zoo && scripts/zoo.py table --out target/reproduce/zoo"),
+        small="scripts/zoo.py run parity --quick --out target/reproduce/zoo"),
+    "zoo-helped": Entry(ZOO_PAGE, "parity by a curriculum, or with noise", [f"zoo-helped-{m}-{i}" for m in HELPED for i in range(len(HELPS))], zoo_helped),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
     "mixers-recall": Entry(MIXERS, "linear transformer: what it answers", write=mixers_recall, check=0.05,
