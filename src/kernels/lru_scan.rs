@@ -13,7 +13,7 @@ use crate::{
     kernels::{
         lanes::avx512_here,
         linear,
-        scan::{SLICES, at, by_device, by_lanes, cotangent, groups, put, put_all, zeros},
+        scan::{SLICES, at, by_device, by_lanes, cotangent, groups, put, sequences, sequences_back, zeros},
     },
     ops::lru_scan::LruScan,
     tensor::{Cpu, Cuda, Real, Tensor},
@@ -24,11 +24,11 @@ type C<'a, T> = (&'a [T], &'a [T]);
 
 type CMut<'a, T> = (&'a mut [T], &'a mut [T]);
 
-/// The recurrence from `start` over all rows.
+/// The recurrence over all rows, from `state` on, which moves on.
 #[inline(always)]
-fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start: C<T>, h: &mut [T]) {
+fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], state: &mut CMut<T>, h: &mut [T]) {
     let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
-    let (mut re, mut im): ([T; W], [T; W]) = (at(start.0, 0, d, i), at(start.1, 0, d, i));
+    let (mut re, mut im): ([T; W], [T; W]) = (at(state.0, 0, d, i), at(state.1, 0, d, i));
     for t in 0..x.len() / (2 * d) {
         let (xr, xi): ([T; W], [T; W]) = (at(x, 2 * t, d, i), at(x, 2 * t + 1, d, i));
         for l in 0..W {
@@ -37,6 +37,8 @@ fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start
         put(h, 2 * t, d, i, re, false);
         put(h, 2 * t + 1, d, i, im, false);
     }
+    put(state.0, 0, d, i, re, false);
+    put(state.1, 0, d, i, im, false);
 }
 
 /// The results of the backward pass: dλ, added to, and the rows of dx, with whether to add.
@@ -86,16 +88,11 @@ fn run_back<T: Real, const W: usize>(
     put(out.dlambda.1, 0, d, i, di, true);
 }
 
-/// Part of both halves.
-fn cut<'a, T>(x: C<'a, T>, r: &std::ops::Range<usize>) -> C<'a, T> {
-    (&x.0[r.clone()], &x.1[r.clone()])
-}
-
 /// One sequence.
 #[versions::versions]
-fn forward<T: Real>(lambda: C<T>, x: &[T], h0: C<T>, h: &mut [T]) {
+fn forward<T: Real>(lambda: C<T>, x: &[T], state: &mut CMut<T>, h: &mut [T]) {
     let d = lambda.0.len();
-    by_lanes!(wide d, run::<T>(lambda, x, h0, h));
+    by_lanes!(wide d, run::<T>(lambda, x, state, h));
 }
 
 /// One sequence; `g` comes in as the cotangent of the last state and leaves as dh0.
@@ -114,49 +111,28 @@ impl LruScan {
     fn forward_cpu<T: Real>(&self, _: &Cpu, x: In, y: &mut [Value]) {
         let [h, last_r, last_i] = y else { return };
         let (t, d) = (x[2].shape().at(1), x[0].len());
-        let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
-        let (v, h) = (x[2].host::<T>(), h.host_mut::<T>());
-        let last = (last_r.host_mut::<T>(), last_i.host_mut::<T>());
-        if t == 0 || d == 0 {
-            last.0.copy_from_slice(h0.0);
-            return last.1.copy_from_slice(h0.1);
-        }
-        for i in 0..h0.0.len() / d {
-            let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
-            forward(lambda, &v[s.clone()], cut(h0, &r), &mut h[s.clone()]);
-            last.0[r.clone()].copy_from_slice(&h[s.end - 2 * d..s.end - d]);
-            last.1[r].copy_from_slice(&h[s.end - d..s.end]);
-        }
+        let (lambda, h0) = ((x[0].host(), x[1].host()), [x[3].host::<T>(), x[4].host()]);
+        let (v, h) = (x[2].host(), h.host_mut());
+        sequences(d, h0, [last_r.host_mut(), last_i.host_mut()], |i, [re, im]| {
+            let s = 2 * i * t * d..2 * (i + 1) * t * d;
+            forward(lambda, &v[s.clone()], &mut (re, im), &mut h[s]);
+        });
     }
 
     fn backward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([glr, gli, gx, ghr, ghi], [dh, dlr, dli]) = (dx, dy) else { return };
+        let ([glr, gli, gx, ghr, ghi], [dh, last_r, last_i]) = (dx, dy) else { return };
         let (t, d) = (x[2].shape().at(1), x[0].len());
         let z = zeros::<T>(cpu, dh, &y[0]);
-        let zl = cpu.zeros::<T>(if dlr.is_some() && dli.is_some() { 0 } else { y[1].len() });
-        let (dh, dlast) = (cotangent(dh, &z), (cotangent(dlr, &zl), cotangent(dli, &zl)));
-        let dlambda = (zeroed(glr.slot_or_scratch::<[T]>(cpu, &x[0])), zeroed(gli.slot_or_scratch::<[T]>(cpu, &x[1])));
+        let (lambda, h0, h) = ((x[0].host(), x[1].host()), [x[3].host(), x[4].host()], y[0].host());
+        let dh = cotangent(dh, &z);
+        let (dlr, dli) = (zeroed(glr.slot_or_scratch::<[T]>(cpu, &x[0])), zeroed(gli.slot_or_scratch(cpu, &x[1])));
         let (dv, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[2]);
-        let (dh0r, dh0i) = (ghr.slot_or_scratch::<[T]>(cpu, &x[3]), ghi.slot_or_scratch::<[T]>(cpu, &x[4]));
-        if t == 0 || d == 0 {
-            put_all(dh0r.0, dlast.0, dh0r.1);
-            return put_all(dh0i.0, dlast.1, dh0i.1);
-        }
-        let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
-        let h = y[0].host::<T>();
-        let (mut gr, mut gi) = (cpu.temp::<T>(d), cpu.temp::<T>(d));
-        let out = Out { dlambda, dx: dv, acc };
-        for i in 0..h0.0.len() / d {
+        sequences_back(cpu, (d, &x[3]), [last_r, last_i], [ghr, ghi], |i, [re, im]| {
             let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
-            gr.copy_from_slice(&dlast.0[r.clone()]);
-            gi.copy_from_slice(&dlast.1[r.clone()]);
-            let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
-            let mut out = Out { dlambda, dx: &mut out.dx[s.clone()], acc };
-            let states = (&h[s.clone()], cut(h0, &r), &dh[s]);
-            backward(lambda, states, &mut (&mut gr[..], &mut gi[..]), &mut out);
-            put_all(&mut dh0r.0[r.clone()], &gr, dh0r.1);
-            put_all(&mut dh0i.0[r], &gi, dh0i.1);
-        }
+            let mut out = Out { dlambda: (&mut *dlr, &mut *dli), dx: &mut dv[s.clone()], acc };
+            let h0 = (&h0[0][r.clone()], &h0[1][r]);
+            backward(lambda, (&h[s.clone()], h0, &dh[s]), &mut (re, im), &mut out);
+        });
     }
 }
 

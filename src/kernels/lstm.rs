@@ -9,7 +9,7 @@
 //! dõ = dh tanh c_t o (1 − o);  to step t − 1: dc f and W_hhᵀ (dĩ, df̃, dg̃, dõ)
 //! ```
 //!
-//! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
+//! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end ([`weights_back`]).
 //!
 //! The CPU saves the factors of dc and dh ([`cell`]). A device saves c and the gates, each so that its distance from 1
 //! has all its digits (`keep_sigmoid` and `keep_tanh` in prelude.cuh).
@@ -25,11 +25,12 @@ use crate::{
     kernels::{
         heads::Schedule,
         math::Math,
-        matmul::{Mat, gemm},
-        scan::{by_device, cotangent, put_all, zeros},
+        matmul::Mat,
+        recurrent::{weights_back, whole},
+        scan::{by_device, cotangent, sequences, sequences_back, zeros},
     },
     ops::lstm::LstmSequence,
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cx, Shape, Tensor},
 };
 use cell::SAVED;
 use std::ops::Range;
@@ -68,74 +69,30 @@ impl Size {
 impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
     fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, saved] = y else { return };
-        let s = Size::of(x);
-        let inputs = [0, 1].map(|i| x[i].host::<T>());
-        // The last states serve as the running ones.
-        let states = [h_last, c_last].map(|y| y.host_mut::<T>());
-        states[0].copy_from_slice(x[2].host());
-        states[1].copy_from_slice(x[3].host());
-        let to = [saved, h].map(|y| y.host_mut::<T>());
-        match s.b * s.t * s.d {
-            0 => {}
-            _ if NARROW => narrow::forward(cpu, s, inputs, to, states),
-            _ => wide::forward(cpu, s, inputs, to, states),
-        }
+        let (s, inputs) = (Size::of(x), [0, 1].map(|i| x[i].host::<T>()));
+        let (saved, h, first) = (saved.host_mut::<T>(), h.host_mut::<T>(), [2, 3].map(|i| x[i].host::<T>()));
+        sequences(s.b * s.d, first, [h_last, c_last].map(|y| y.host_mut()), |_, states| match NARROW {
+            true => narrow::forward(cpu, s, inputs, [&mut *saved, &mut *h], states),
+            false => wide::forward(cpu, s, inputs, [&mut *saved, &mut *h], states),
+        });
     }
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gw, gh0, gc0, ..], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let s = Size::of(x);
         let ([w, h0], [h, saved]) = ([1, 2].map(|i| x[i].host::<T>()), [0, 3].map(|i| y[i].host::<T>()));
-        let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
-        let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
-        dh.copy_from_slice(cotangent(dh_last, &zh));
-        dc.copy_from_slice(cotangent(dc_last, &zc));
-        let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
-        // The gradient of the pre-activations is dx. Where dx is to be added to, the gradient has memory of its own.
-        let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
-        let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        let (inputs, to) = ([w, saved, cotangent(dh_all, &z)], [&mut dh, &mut dc, &mut *dz]);
-        match s.b * s.t * s.d {
-            0 => {}
-            _ if NARROW => narrow::backward(s, inputs, to),
-            _ => wide::backward(cpu, s, inputs, to),
-        }
-        if let Some((dw, acc)) = gw.slot() {
-            weights_back(cpu, s, dz, h0, h, dw, acc);
-        }
-        if let Some((d, acc)) = gh0.slot() {
-            put_all(d, &dh, acc);
-        }
-        if let Some((d, acc)) = gc0.slot() {
-            put_all(d, &dc, acc);
-        }
-        if acc {
-            put_all(dx, &own, true);
-        }
-    }
-}
-
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, in which each row of dz meets the row of h that lies
-/// before it in memory. That row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of
-/// dz at t = 0 are copied, multiplied with h0, set to zero for the large product, and put back.
-fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
-    let (rows, d) = (s.b * s.t, s.d);
-    if d == 0 {
-        return;
-    }
-    let mut first = cpu.temp::<T>(if rows == 0 { 0 } else { s.b * 4 * d });
-    for (b, first) in first.chunks_exact_mut(4 * d).enumerate() {
-        let dz = &mut dz[s.row(b, 0, 4 * d)];
-        first.copy_from_slice(dz);
-        dz.fill(T::ZERO);
-    }
-    let transposed = |rows| Mat::new(rows, 4 * d, 4 * d).t();
-    let (some, later, mw) = (s.b.min(rows), rows.saturating_sub(1), Mat::new(4 * d, d, d));
-    gemm(T::ONE, (&first, transposed(some)), (h0, Mat::new(some, d, d)), (dw, mw), acc);
-    let dz_later = &dz[dz.len().min(4 * d)..];
-    gemm(T::ONE, (dz_later, transposed(later)), (h, Mat::new(later, d, d)), (dw, mw), true);
-    for (b, first) in first.chunks_exact(4 * d).enumerate() {
-        dz[s.row(b, 0, 4 * d)].copy_from_slice(first);
+        let z = zeros(cpu, dh_all, &y[0]);
+        let inputs = [w, saved, cotangent(dh_all, &z)];
+        whole(cpu, gx, &x[0], |dz| {
+            sequences_back(cpu, (s.b * s.d, &x[2]), [dh_last, dc_last], [gh0, gc0], |_, [dh, dc]| match NARROW {
+                true => narrow::backward(s, inputs, [dh, dc, &mut *dz]),
+                false => wide::backward(cpu, s, inputs, [dh, dc, &mut *dz]),
+            });
+            if let Some((dw, acc)) = gw.slot() {
+                let to = Mat::new(4 * s.d, s.d, s.d).t();
+                weights_back(cpu, [s.b, s.t, s.d], dz, [h0, h], (1, 1), (dw, to, acc));
+            }
+        });
     }
 }
 

@@ -34,6 +34,7 @@ pub(crate) mod movement_cuda;
 pub(crate) mod norm;
 pub(crate) mod permute;
 pub(crate) mod quasi_lstm;
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod rows;
 pub(crate) mod scan;

@@ -18,7 +18,7 @@ use crate::{
     kernels::{
         lstm::cell::{SAVED, back, read, write},
         math::Math,
-        scan::{at, by_device, by_lanes, cotangent, groups, put, put_all, zeros},
+        scan::{at, by_device, by_lanes, cotangent, groups, put, sequences, sequences_back, zeros},
     },
     ops::quasi_lstm::QuasiLstm,
     tensor::{Cpu, Cuda, Shape, Tensor},
@@ -130,35 +130,23 @@ impl QuasiLstm {
         let [h, last, saved] = y else { return };
         let (_, t, d) = h.shape().split(1);
         let [h, last, saved] = [h, last, saved].map(|y| y.host_mut::<T>());
-        last.copy_from_slice(x[1].host());
-        if t == 0 || d == 0 {
-            return;
-        }
-        let (x, bias, row) = (x[0].host::<T>(), T::of(self.forget_bias), t * d);
-        let y = saved.chunks_exact_mut(SAVED * row).zip(h.chunks_exact_mut(row)).zip(last.chunks_exact_mut(d));
-        for (x, ((saved, h), last)) in x.chunks_exact(4 * row).zip(y) {
-            forward(d, bias, x, [saved, h, last]);
-        }
+        let (v, bias, row) = (x[0].host::<T>(), T::of(self.forget_bias), t * d);
+        sequences(d, [x[1].host()], [last], |i, [c]| {
+            let part = |n: usize| n * i * row..n * (i + 1) * row;
+            forward(d, bias, &v[part(4)], [&mut saved[part(SAVED)], &mut h[part(1)], c]);
+        });
     }
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gc0, ..], [dh, dlast, ..]) = (dx, dy) else { return };
         let (_, t, d) = y[0].shape().split(1);
-        let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
-        let mut back = cpu.temp::<T>(x[1].len());
-        back.copy_from_slice(cotangent(dlast, &zl));
+        let z = zeros::<T>(cpu, dh, &y[0]);
+        let (saved, dh, row) = (y[2].host::<T>(), cotangent(dh, &z), t * d);
         let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
-        if t > 0 && d > 0 {
-            let row = t * d;
-            let inputs = y[2].host::<T>().chunks_exact(SAVED * row).zip(cotangent(dh, &zh).chunks_exact(row));
-            let outputs = back.chunks_exact_mut(d).zip(dx.chunks_exact_mut(4 * row));
-            for ((saved, dh), (back, dx)) in inputs.zip(outputs) {
-                backward(d, [saved, dh], back, (dx, acc));
-            }
-        }
-        if let Some((dc0, acc)) = gc0.slot() {
-            put_all(dc0, &back, acc);
-        }
+        sequences_back(cpu, (d, &x[1]), [dlast], [gc0], |i, [g]| {
+            let part = |n: usize| n * i * row..n * (i + 1) * row;
+            backward(d, [&saved[part(SAVED)], &dh[part(1)]], g, (&mut dx[part(4)], acc));
+        });
     }
 }
 

@@ -114,10 +114,52 @@ pub(super) fn zeros<'a, T: Real>(cpu: &'a Cpu, dy: &Option<Tensor>, like: &Tenso
     cpu.zeros(if dy.is_some() { 0 } else { like.len() })
 }
 
-/// The recurrence from `start` over all rows.
+/// The driver of the diagonal scans on the CPU: one run of sequences after another, whose N states [D] each begin as
+/// h0. `run(i, states)` moves those of run i on to the last.
+pub(super) fn sequences<T: Real, const N: usize>(
+    d: usize,
+    h0: [&[T]; N],
+    mut last: [&mut [T]; N],
+    mut run: impl FnMut(usize, [&mut [T]; N]),
+) {
+    last.iter_mut().zip(h0).for_each(|(last, h0)| last.copy_from_slice(h0));
+    let len = h0.first().map_or(0, |h0| h0.len());
+    for (i, first) in (0..len).step_by(d.max(1)).enumerate() {
+        run(i, last.each_mut().map(|state| &mut state[first..(first + d).min(len)]));
+    }
+}
+
+/// The same backwards: `run(i, g)` gets the gradients of the last states of run i and leaves those of h0, `like` which
+/// they are.
+pub(super) fn sequences_back<T: Real, const N: usize>(
+    cpu: &Cpu,
+    (d, like): (usize, &Tensor),
+    dlast: [&Option<Tensor>; N],
+    dh0: [&mut Grad; N],
+    mut run: impl FnMut(usize, [&mut [T]; N]),
+) {
+    let (mut g, mut dh0, len) = ([(); N].map(|()| cpu.temp::<T>(d)), dh0.map(|d| d.slot::<[T]>()), like.len());
+    for (i, first) in (0..len).step_by(d.max(1)).enumerate() {
+        let r = first..(first + d).min(len);
+        for (g, dlast) in g.iter_mut().zip(dlast) {
+            match dlast {
+                Some(dlast) => g[..r.len()].copy_from_slice(&dlast.host()[r.clone()]),
+                None => g.fill(T::ZERO),
+            }
+        }
+        run(i, g.each_mut().map(|g| &mut g[..r.len()]));
+        for (dh0, g) in dh0.iter_mut().zip(&g) {
+            if let Some((dh0, acc)) = dh0 {
+                put_all(&mut dh0[r.clone()], &g[..r.len()], *acc);
+            }
+        }
+    }
+}
+
+/// The recurrence over all rows, from `state` on, which moves on.
 #[inline(always)]
-fn run<T: Real, const W: usize>(i: usize, d: usize, a: &[T], b: &[T], start: &[T], h: &mut [T]) {
-    let mut s: [T; W] = at(start, 0, d, i);
+fn run<T: Real, const W: usize>(i: usize, d: usize, a: &[T], b: &[T], state: &mut [T], h: &mut [T]) {
+    let mut s: [T; W] = at(state, 0, d, i);
     for t in 0..a.len() / d {
         let (a, b) = (at::<T, W>(a, t, d, i), at::<T, W>(b, t, d, i));
         for l in 0..W {
@@ -125,6 +167,7 @@ fn run<T: Real, const W: usize>(i: usize, d: usize, a: &[T], b: &[T], start: &[T
         }
         put(h, t, d, i, s, false);
     }
+    put(state, 0, d, i, s, false);
 }
 
 /// The gradients of a and b over some rows, each with whether to add.
@@ -166,8 +209,8 @@ fn run_back<T: Real, const W: usize>(
 
 /// One sequence.
 #[versions::versions]
-fn forward<T: Real>(d: usize, a: &[T], b: &[T], h0: &[T], h: &mut [T]) {
-    by_lanes!(wide d, run::<T>(a, b, h0, h));
+fn forward<T: Real>(d: usize, a: &[T], b: &[T], state: &mut [T], h: &mut [T]) {
+    by_lanes!(wide d, run::<T>(a, b, state, h));
 }
 
 /// One sequence; `g` comes in as the cotangent of the last state and leaves as dh0.
@@ -180,37 +223,24 @@ impl LinearScan {
     fn forward_cpu<T: Real>(&self, _: &Cpu, x: In, y: &mut [Value]) {
         let [h, last] = y else { return };
         let (_, t, d) = x[0].shape().split(1);
-        let (a, b, h0) = (x[0].host::<T>(), x[1].host::<T>(), x[2].host::<T>());
-        let (h, last) = (h.host_mut::<T>(), last.host_mut::<T>());
-        if t == 0 || d == 0 {
-            return last.copy_from_slice(h0);
-        }
-        for (i, (last, h0)) in last.chunks_exact_mut(d).zip(h0.chunks_exact(d)).enumerate() {
+        let (a, b, h) = (x[0].host::<T>(), x[1].host::<T>(), h.host_mut::<T>());
+        sequences(d, [x[2].host::<T>()], [last.host_mut()], |i, [state]| {
             let s = i * t * d..(i + 1) * t * d;
-            forward(d, &a[s.clone()], &b[s.clone()], h0, &mut h[s.clone()]);
-            last.copy_from_slice(&h[s.end - d..s.end]);
-        }
+            forward(d, &a[s.clone()], &b[s.clone()], state, &mut h[s]);
+        });
     }
 
     fn backward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([ga, gb, gh0], [dh, dlast]) = (dx, dy) else { return };
         let (_, t, d) = x[0].shape().split(1);
-        let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
-        let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let [da, db, dh0] = [(ga, 0), (gb, 1), (gh0, 2)].map(|(d, i)| d.slot_or_scratch::<[T]>(cpu, &x[i]));
-        let (a, h0, h) = (x[0].host::<T>(), x[2].host::<T>(), y[0].host::<T>());
-        if t == 0 || d == 0 {
-            return put_all(dh0.0, dlast, dh0.1);
-        }
-        let mut g = cpu.temp::<T>(d);
-        for i in 0..h0.len() / d {
-            let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
-            g.copy_from_slice(&dlast[r.clone()]);
+        let z = zeros::<T>(cpu, dh, &y[0]);
+        let (a, h0, h, dh) = (x[0].host::<T>(), x[2].host::<T>(), y[0].host::<T>(), cotangent(dh, &z));
+        let [da, db] = [(ga, 0), (gb, 1)].map(|(d, i)| d.slot_or_scratch::<[T]>(cpu, &x[i]));
+        sequences_back(cpu, (d, &x[2]), [dlast], [gh0], |i, [g]| {
+            let s = i * t * d..(i + 1) * t * d;
             let mut out = Rows { da: (&mut da.0[s.clone()], da.1), db: (&mut db.0[s.clone()], db.1) };
-            let inputs = (&a[s.clone()], &h[s.clone()], &h0[r.clone()], &dh[s.clone()]);
-            backward(d, inputs, &mut g, &mut out);
-            put_all(&mut dh0.0[r.clone()], &g, dh0.1);
-        }
+            backward(d, (&a[s.clone()], &h[s.clone()], &h0[i * d..(i + 1) * d], &dh[s]), g, &mut out);
+        });
     }
 }
 

@@ -26,7 +26,8 @@ use crate::{
         gemm::Packed,
         heads::cotangent_of,
         math::Math,
-        matmul::{Mat, gemm},
+        matmul::Mat,
+        recurrent::{self, weights_back, whole},
         scan::{by_device, fetch, put_all},
     },
     ops::slstm::SlstmSequence,
@@ -83,22 +84,19 @@ impl Size {
         }
     }
 
-    /// Row `row` of R for a gate and a head.
-    fn row(self, gate: usize, h: usize, row: usize) -> std::ops::Range<usize> {
-        let at = ((gate * self.h + h) * self.k + row) * self.k;
-        at..at + self.k
-    }
-
-    /// R of one head as [K, 4K], for h R.
-    fn matrix<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
+    /// R of every head as [K, 4K], for h R.
+    fn matrices<T: Real>(self, r: &[T], y: &mut [T]) {
         for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
-            y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
+            let (head, row, gate) = (i / (4 * self.k), i / 4 % self.k, i % 4);
+            y.copy_from_slice(&r[((gate * self.h + head) * self.k + row) * self.k..][..self.k]);
         }
     }
 
-    /// Matrices [k, n] of all heads, one after the other, for the products of every step.
-    fn packed<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Packed<'a, T>> {
-        all.chunks_exact((k * n).max(1)).map(|r| Packed::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
+    /// [`Size::matrices`] for the products of every step, as they are or transposed.
+    fn packed<'a, T: Real>(self, cpu: &'a Cpu, all: &'a [T], transposed: bool) -> Vec<Packed<'a, T>> {
+        let mat = Mat::new(self.k, 4 * self.k, 4 * self.k);
+        let mat = if transposed { mat.t() } else { mat };
+        all.chunks_exact((4 * self.k * self.k).max(1)).map(|r| Packed::new(cpu, self.b, (r, mat))).collect()
     }
 }
 
@@ -118,18 +116,12 @@ impl SlstmSequence {
         c.copy_from_slice(x[3].host());
         n.copy_from_slice(x[4].host());
         effective(x[5].host(), x[6].host(), m);
-        let (k, rows) = (s.k, s.b * s.k);
-        let (mut matrices, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
-        let mut z = cpu.temp::<T>(s.h * 4 * rows);
-        matrices.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, matrix)| s.matrix(head, r, matrix));
-        let packed = s.packed(cpu, (k, 4 * k), &matrices);
+        let (mut matrices, mut sorted) = (cpu.temp::<T>(r.len()), cpu.temp::<T>(c.len()));
+        s.matrices(r, &mut matrices);
         s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
-        for t in 0..if z.is_empty() { 0 } else { s.t } {
-            for ((r, h), z) in packed.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
-                r.times(h, z);
-            }
-            cell(s, t, v, &z, &mut [&mut sorted, c, n, m], (h, saved));
-        }
+        recurrent::forward(cpu, s.t, &s.packed(cpu, &matrices, false), &mut sorted, |t, z, sorted| {
+            cell(s, t, v, z, &mut [sorted, &mut *c, &mut *n, &mut *m], (&mut *h, &mut *saved));
+        });
         s.each_state(|unit, own| h_last[unit].copy_from_slice(&sorted[own]));
     }
 
@@ -137,20 +129,10 @@ impl SlstmSequence {
         let [gx, gr, initial @ ..] = dx else { return };
         let (s, r, first) = (Size::of(x), x[1].host::<T>(), [x[3].host::<T>(), x[4].host::<T>()]);
         let (h, saved) = (y[0].host::<T>(), y[5].host::<T>());
-        let dx = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
-        let dr = zeroed(gr.slot_or_scratch::<[T]>(cpu, &x[1]));
-        let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
-        let (mut matrix, mut transposed, mut dp) =
-            (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
-        for (head, transposed) in transposed.chunks_exact_mut(all.max(1)).enumerate() {
-            s.matrix(head, r, &mut matrix);
-            for (i, transposed) in transposed.chunks_exact_mut(k).enumerate() {
-                transposed.iter_mut().zip(matrix[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
-            }
-        }
-        let packed = s.packed(cpu, (4 * k, k), &transposed);
+        let mut matrices = cpu.temp::<T>(r.len());
+        s.matrices(r, &mut matrices);
         // dh is sorted by heads.
-        let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
+        let mut g = [(); 4].map(|()| cpu.temp::<T>(s.b * s.d()));
         for (g, dy) in g.iter_mut().zip(&dy[1..]) {
             match cotangent_of(dy) {
                 Some(dy) => g.copy_from_slice(dy),
@@ -163,26 +145,16 @@ impl SlstmSequence {
             .for_each(|dy: &[T]| s.each_state(|unit, own| dh[own].copy_from_slice(&dy[unit])));
         let (c, n) = (y[2].host::<T>(), y[3].host::<T>());
         (0..gamma.len()).for_each(|i| gamma[i] -= c[i] * dc[i] + n[i] * dn[i]);
-        let mut dz = cpu.temp::<T>(s.h * 4 * rows);
-        for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
-            let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
-            cell_back(s, t, (saved, first, cotangent_of(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
-            for (head, (r, dz)) in packed.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
-                r.times(dz, &mut dh[head * rows..][..rows]);
-                // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
-                let (before, step) = match t.checked_sub(1) {
-                    None => (&x[2].host::<T>()[head * k..], s.d()),
-                    Some(t) => (&h[s.step(1, 0, t, head)..], s.t * s.d()),
-                };
-                let (m, mz) = (Mat::new(s.b, k, step), Mat::new(s.b, 4 * k, 4 * k));
-                let dp = (&mut dp[head * all..][..all], Mat::new(k, 4 * k, 4 * k));
-                gemm(T::ONE, (before, m.t()), (dz, mz), dp, true);
+        whole(cpu, gx, &x[0], |dx| {
+            recurrent::backward(cpu, s.t, &s.packed(cpu, &matrices, true), dh, |t, dh, dz| {
+                let states = &mut [&mut **dc, &mut **dn, &mut **gamma];
+                cell_back(s, t, (saved, first, cotangent_of(&dy[0])), dh, states, dz, dx);
+            });
+            if let Some((dr, acc)) = gr.slot() {
+                let to = Mat::new(s.k, s.k, s.k);
+                weights_back(cpu, [s.b, s.t, s.d()], dx, [x[2].host(), h], (s.h, 4), (dr, to, acc));
             }
-        }
-        for (i, dp) in dp.chunks_exact(k.max(1)).enumerate() {
-            let (head, i) = (i / (4 * k), i % (4 * k));
-            put_all(&mut dr[s.row(i % 4, head, i / 4)], dp, true);
-        }
+        });
         initial_back(cpu, s, x, [dh, dc, dn, gamma], initial);
     }
 }

@@ -9,6 +9,7 @@ use crate::{
         },
         math::Math,
         matmul::Mat,
+        recurrent,
         scan::{at, by_lanes, fetch, put},
     },
     tensor::Cpu,
@@ -74,12 +75,10 @@ pub(super) fn forward<T: Math>(
     [saved, h]: [&mut [T]; 2],
     [h_state, c_state]: [&mut [T]; 2],
 ) {
-    let mut z = cpu.temp::<T>(s.b * 4 * s.d);
     let w_t = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
-    for t in 0..s.t {
-        w_t.times(h_state, &mut z);
-        step(s, t, [x, &z], [&mut *saved, &mut *h], [&mut *h_state, &mut *c_state]);
-    }
+    recurrent::forward(cpu, s.t, &[w_t], h_state, |t, z, h_state| {
+        step(s, t, [x, z], [&mut *saved, &mut *h], [h_state, &mut *c_state]);
+    });
 }
 
 /// W channels of the gradients of the pre-activations, to dz and, for the product with W_hh, to dz_t.
@@ -134,10 +133,8 @@ fn step_back<T: Math>(
 /// From W_hh [4D, D], the saved values, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and
 /// dc [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, saved, dy]: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
-    let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
     let w = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
-    for t in (0..s.t).rev() {
-        step_back(s, t, [saved, dy], (&*dh, &mut *dc), [&mut *dz, &mut dz_t]);
-        w.times(&dz_t, dh);
-    }
+    recurrent::backward(cpu, s.t, &[w], dh, |t, dh, dz_t| {
+        step_back(s, t, [saved, dy], (dh, &mut *dc), [&mut *dz, dz_t]);
+    });
 }

@@ -8,7 +8,7 @@ use crate::{
     kernels::{
         lanes::{L, Lane, lanes, lanes_mut},
         math::Math,
-        scan::{cotangent, put_all, zeros},
+        scan::{cotangent, sequences, sequences_back, zeros},
         selective::{
             Size,
             layout::{GROUP, Plan, Rows, States},
@@ -283,10 +283,8 @@ impl SelectiveScan {
         let (size, s) = (Size::of(x), T::of(self.s));
         let kind = kind(s, x[1].host(), x[2].host());
         let (y, last, saved) = (y.host_mut::<T>(), last.host_mut::<T>(), saved.host_mut::<T>());
-        let h0 = x[5].host::<T>();
-        if size.t * size.e * size.n == 0 {
-            y.fill(T::ZERO);
-            return last.copy_from_slice(h0);
+        if size.e * size.n == 0 {
+            return y.fill(T::ZERO);
         }
         let z = Plan::new(size, self.chunk);
         let c = z.c;
@@ -303,12 +301,13 @@ impl SelectiveScan {
         z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
         bounded(&mut rate);
         in_powers_of_two(kind, &mut rate);
-        for first in (0..size.b).step_by(z.side) {
+        sequences(z.side * size.e * size.n, [x[5].host::<T>()], [last], |i, [state]| {
+            let first = i * z.side;
             h.fill(T::ZERO);
             if first + z.side > size.b {
                 [&mut u, &mut delta].into_iter().for_each(|x| x.fill(T::ZERO));
             }
-            z.load_state(first, h0, false, lanes_mut(&mut h));
+            z.load_state(first, state, false, lanes_mut(&mut h));
             for j in 0..z.chunks {
                 let part = z.part(first, j);
                 z.save(first, j, lanes(&h), lanes_mut(saved));
@@ -327,8 +326,8 @@ impl SelectiveScan {
                 }
                 z.store(part, lanes(&sum), y, false);
             }
-            z.store_state(first, lanes(&h), last, false, false);
-        }
+            z.store_state(first, lanes(&h), state, false, false);
+        });
     }
 
     pub(super) fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
@@ -336,23 +335,12 @@ impl SelectiveScan {
         let (size, s) = (Size::of(x), T::of(self.s));
         let kind = kind(s, x[1].host(), x[2].host());
         let zy = zeros::<T>(cpu, dy, &y[0]);
-        let (dy, dlast) = (cotangent(dy, &zy), dlast.as_ref().map(|g| g.host::<T>()));
+        let dy = cotangent(dy, &zy);
         let (du, ddelta) = (gu.slot_or_scratch::<[T]>(cpu, &x[0]), gdelta.slot_or_scratch::<[T]>(cpu, &x[1]));
-        let mut dh0 = gh0.slot::<[T]>();
         let (dxb, dxc) = (gb.slot_or_scratch(cpu, &x[3]), gc.slot_or_scratch(cpu, &x[4]));
         let dxa = zeroed(ga.slot_or_scratch::<[T]>(cpu, &x[2]));
-        if size.t * size.e * size.n == 0 {
-            for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {
-                d.0.fill(T::ZERO);
-            }
-            if let Some((d, acc)) = dh0 {
-                match dlast {
-                    Some(g) => put_all(d, g, acc),
-                    None if !acc => d.fill(T::ZERO),
-                    None => {}
-                }
-            }
-            return;
+        if size.e * size.n == 0 {
+            return [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1).for_each(|d| d.0.fill(T::ZERO));
         }
         let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
         let c = z.c;
@@ -371,14 +359,14 @@ impl SelectiveScan {
         bounded(&mut a);
         rate.copy_from_slice(&a);
         in_powers_of_two(kind, &mut rate);
-        for first in (0..size.b).step_by(z.side) {
+        let run = z.side * size.e * size.n;
+        sequences_back(cpu, (run, &x[5]), [dlast], [gh0], |i, [state]| {
+            let first = i * z.side;
             g.fill(T::ZERO);
             if first + z.side > size.b {
                 [&mut u, &mut delta, &mut dys, &mut start].into_iter().for_each(|x| x.fill(T::ZERO));
             }
-            if let Some(dlast) = dlast {
-                z.load_state(first, dlast, false, lanes_mut(&mut g));
-            }
+            z.load_state(first, state, false, lanes_mut(&mut g));
             for j in (0..z.chunks).rev() {
                 let part = z.part(first, j);
                 z.saved(first, j, lanes(saved), lanes_mut(&mut start));
@@ -408,10 +396,8 @@ impl SelectiveScan {
                 z.store(part, lanes(&gbs), du.0, du.1);
                 z.store(part, lanes(&qas), ddelta.0, ddelta.1);
             }
-            if let Some((d, acc)) = &mut dh0 {
-                z.store_state(first, lanes(&g), d, false, *acc);
-            }
-        }
+            z.store_state(first, lanes(&g), state, false, false);
+        });
         z.store_state(0, lanes(&da), dxa, true, true);
     }
 }

@@ -84,20 +84,20 @@ impl Plan {
         store(self, part, y, x, acc);
     }
 
-    /// Where a piece begins in states [B, E, N], or [E, N] if there is `one` for all sequences; and of a whole block,
-    /// where each lane does.
-    fn begin(self, p: Piece, one: bool) -> (usize, Option<[usize; L]>) {
-        let first = if one { 0 } else { p.sequence * self.z.e } + p.channel;
+    /// Where a piece begins in the states [·, E, N] of the sequences from `from` on, or [E, N] if there is `one` for all;
+    /// and of a whole block, where each lane does.
+    fn begin(self, p: Piece, from: usize, one: bool) -> (usize, Option<[usize; L]>) {
+        let first = if one { 0 } else { (p.sequence - from) * self.z.e } + p.channel;
         let whole = (p.width == L).then(|| std::array::from_fn(|l| (first + l) * self.z.n));
         (first * self.z.n, whole)
     }
 
-    /// States [B, E, N] (or [E, N] for all sequences) to lanes [blocks, states].
-    pub fn load_state<T: Real>(self, first: usize, x: &[T], one: bool, y: &mut [Lane<T>]) {
+    /// States [·, E, N] of the sequences from `from` on (or [E, N] for all) to lanes [blocks, states].
+    pub fn load_state<T: Real>(self, from: usize, x: &[T], one: bool, y: &mut [Lane<T>]) {
         let n = self.z.n;
-        for p in self.pieces(first) {
+        for p in self.pieces(from) {
             let y = &mut y[p.block * self.padded..][..n];
-            let (first, whole) = self.begin(p, one);
+            let (first, whole) = self.begin(p, from, one);
             if let Some(at) = whole {
                 gather(x, at, 0, &[T::ONE; L], y, Table { n: 1, k: n, rs: 0, cs: 1 });
                 continue;
@@ -109,11 +109,11 @@ impl Plan {
     }
 
     /// From lanes to tensors, adding if `acc`.
-    pub fn store_state<T: Real>(self, first: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
+    pub fn store_state<T: Real>(self, from: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
         let n = self.z.n;
-        for p in self.pieces(first) {
+        for p in self.pieces(from) {
             let y = &y[p.block * self.padded..][..n];
-            let (first, whole) = self.begin(p, one);
+            let (first, whole) = self.begin(p, from, one);
             if let Some(at) = whole {
                 scatter(y, Table { n: 1, k: n, rs: 0, cs: 1 }, T::ONE, &at, 0, &mut (&mut *x, acc));
                 continue;

@@ -124,23 +124,23 @@ struct Seen<'a, T> {
     dy: Option<&'a [T]>,
 }
 
-/// W units of it. The states dh, dc, dn, γ [K] come from step t + 1 and become what step t − 1 gets, but for dh. The
-/// gradient of the pre-activations goes to dz [4K], and to dx [4, D] or is added.
+/// W units of it, from dh [K] of step t + 1. The states dc, dn, γ [K] come from there too, and become what step t − 1
+/// gets. The gradient of the pre-activations goes to dz [4K] and to dx [4, D].
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     i: usize,
     k: usize,
     d: usize,
-    x: &Seen<T>,
-    g: &mut [&mut [T]; 4],
+    (x, dh): (&Seen<T>, &[T]),
+    g: &mut [&mut [T]; 3],
     dz: &mut [T],
-    (dx, acc): (&mut [T], bool),
+    dx: &mut [T],
 ) {
     let mut saved = [[T::ZERO; W]; SAVED];
     saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
     let [less, z, o, c, n, slope, slope_z] = saved;
     let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
-        (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
+        (at(dh, 0, k, i), at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i));
     let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
     if let Some(dy) = x.dy {
         let dy: [T; W] = at(dy, 0, k, i);
@@ -167,23 +167,24 @@ fn lanes_back<T: Math, const W: usize>(
         out[3][l] = dh[l] * h * less_o;
         (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
     }
-    g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    g.iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
     for (j, &out) in out.iter().enumerate() {
         put(dz, j, k, i, out, false);
-        put(dx, j, d, i, out, acc);
+        put(dx, j, d, i, out, false);
     }
 }
 
-/// Step t of all heads and sequences backwards: dh [H, B, K] and dc, dn, γ [B, D], dz [H, B, 4K] and dx as in
-/// [`lanes_back`]. `first` is c and n before the first step.
+/// Step t of all heads and sequences backwards: dh [H, B, K], `g` with dc, dn and γ [B, D], dz [H, B, 4K] and dx [B, T,
+/// 4, D] as in [`lanes_back`]. `first` is c and n before the first step.
 #[versions::versions]
 pub fn cell_back<T: Math>(
     s: Size,
     t: usize,
     (saved, first, dy): (&[T], [&[T]; 2], Option<&[T]>),
-    g: &mut [&mut [T]; 4],
+    dh: &[T],
+    g: &mut [&mut [T]; 3],
     dz: &mut [T],
-    (dx, acc): (&mut [T], bool),
+    dx: &mut [T],
 ) {
     let (k, d) = (s.k, s.d());
     for b in 0..s.b {
@@ -199,10 +200,9 @@ pub fn cell_back<T: Math>(
             };
             let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
             let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
-            let [dh, dc, dn, gamma] = g;
-            let mut g = [&mut dh[own.clone()], &mut dc[unit.clone()], &mut dn[unit.clone()], &mut gamma[unit]];
+            let mut g = g.each_mut().map(|g| &mut g[unit.clone()]);
             let (dz, dx) = (&mut dz[4 * own.start..4 * own.end], &mut dx[s.step(4, b, t, h)..]);
-            by_lanes!(k, lanes_back::<T>(d, &seen, &mut g, &mut *dz, (&mut *dx, acc)));
+            by_lanes!(k, lanes_back::<T>(d, (&seen, &dh[own.clone()]), &mut g, dz, dx));
         }
     }
 }
