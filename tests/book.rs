@@ -83,7 +83,8 @@ fn the_pages_are_small_and_the_library_is_in_the_site_once() {
     for (name, text) in &site.files {
         assert!(text.len() < 5_000_000 || name == "engine.js", "{name}: {} bytes", text.len());
         let trains = name.ends_with(".html")
-            && !["index.html", "tour.html", "table.html", "exercises.html"].contains(&name.as_str());
+            && !["index.html", "tour.html", "table.html", "exercises.html", "derivatives.html"]
+                .contains(&name.as_str());
         assert_eq!(text.contains("id=\"lab\""), trains, "{name}");
     }
     std::fs::write(&library, b"\0asm").unwrap();
@@ -417,4 +418,36 @@ fn the_program_writes_the_site_and_says_what_it_lacks() {
     let refused = book(&["--out", there.to_str().unwrap()]);
     assert!(refused.0 == Some(2) && refused.2.contains("is a file; expected a directory"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(there).unwrap(), "mine");
+}
+
+/// Each row of equations with lines leads to the derivatives of the ops in them, and each derivative is shown.
+#[test]
+fn rows_lead_to_the_derivatives_of_their_ops() {
+    let site = site(Path::new("none"));
+    let text = |name: &str| &site.files.iter().find(|file| file.0 == name).unwrap().1;
+    let derivatives = text("derivatives.html");
+    for (op, said) in [
+        ("matmul", "da[j] += dy[i] * b[k]"),
+        ("sigmoid", "sigmoid(x), sigmoid(x) * sigmoid(-x)"),
+        ("mul", "g * b, g * a"),
+        ("sum_axis", "impl Terms for SumAxis"),
+        ("unit_lower_solve", "dr_j = dx_j"),
+        ("delta_rule", "fn formula"),
+    ] {
+        let entry = derivatives.split_once(&format!("id=\"{op}\"")).unwrap().1.split_once("</section>").unwrap().0;
+        assert!(entry.contains(said), "{op}: {entry}");
+    }
+    for name in models::names() {
+        let page = text(&format!("{name}.html"));
+        let rows: Vec<&str> =
+            page.split("<li id=\"eq-").skip(1).map(|row| row.split("</li>").next().unwrap()).collect();
+        let linked = rows.iter().filter(|row| row.contains("href=\"#L")).count();
+        let backwards = rows.iter().filter(|row| row.contains("derivatives.html#")).count();
+        // A fixed matrix, or the place where the state comes from, has no derivative.
+        assert!(backwards > 1 && linked <= backwards + 2, "{name}: {backwards} of {linked} rows have a derivative");
+    }
+    // β = s σ(W x) is a product and a function.
+    let page = text("delta_net.html");
+    let beta = page.split("<li id=\"eq-").find(|row| row.starts_with("2\"")).unwrap();
+    assert!(beta.contains("derivatives.html#linear") && beta.contains("derivatives.html#sigmoid"), "{beta}");
 }

@@ -260,7 +260,8 @@ fn a_signal_during_an_evaluation_loses_nothing() {
             break;
         }
         stops += 1;
-        assert_eq!(status, Some(143), "{said}");
+        // In its first moments it has no handler yet, and the signal itself ends it.
+        assert!([Some(143), None].contains(&status), "{status:?}: {said}");
         assert!(took < Duration::from_secs(2) && stops < 40, "{took:?}, {stops} stops");
         if !place.at("torn/config.toml").exists() {
             next = format!("{flags} --out torn");

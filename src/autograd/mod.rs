@@ -13,5 +13,5 @@ pub use kernels::Kernels;
 pub use op::{Candidates, Elements, Grad, In, Kernel, MAX_OUTS, Op, Outs, Primitive, Value, zeroed};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
-pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};
+pub use tape::{Called, Culprit, Edge, Graph, GraphNode, Named, Tape};
 pub use var::Var;

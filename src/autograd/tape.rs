@@ -1,10 +1,12 @@
 //! The engine: a list of operations, run as they are recorded, differentiated in reverse.
 
 mod backward;
+mod calls;
 mod graph;
 mod named;
 
 pub use backward::Culprit;
+pub use calls::Called;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
@@ -74,6 +76,8 @@ struct Record {
     ran: Vec<&'static str>,
     /// While naming: values that were given a name, and how many scopes there were then.
     named: Vec<(&'static str, u32, usize)>,
+    /// While they are noted: the calls of ops.
+    calls: Vec<Called>,
     change: Option<Change>,
 }
 
@@ -98,6 +102,8 @@ pub struct Tape {
     record: RefCell<Record>,
     /// Whether [`Var::named`] is listened to.
     naming: Cell<bool>,
+    /// Whether calls are noted.
+    calling: Cell<bool>,
     /// Whether ops are recorded and not computed.
     hollow: bool,
 }
@@ -140,7 +146,8 @@ impl Tape {
     /// When the device or the products cannot be had: why.
     pub fn open_with(device: Device, products: Products) -> Result<Tape, String> {
         let cx = Cx::open_with(device, products)?;
-        Ok(Tape { cx, kernels: Kernels::Fast, record: RefCell::default(), naming: Cell::new(false), hollow: false })
+        let [naming, calling] = [false; 2].map(Cell::new);
+        Ok(Tape { cx, kernels: Kernels::Fast, record: RefCell::default(), naming, calling, hollow: false })
     }
 
     /// An empty tape that records ops on the CPU without computing them, to see how large their values would be.
@@ -227,6 +234,7 @@ impl Tape {
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_many<const N: usize, const M: usize>(&self, op: impl Op, x: [Var<'_>; N]) -> [Var<'_>; M] {
+        self.note_call(op.name());
         let check_count = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
         let ids = self.ids(&x, x.map(Var::id));
         let Some(by) = self.way(&op, &ids) else {
@@ -245,6 +253,7 @@ impl Tape {
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_dyn<'t>(&'t self, op: Box<dyn Op>, x: &[Var<'t>]) -> Vec<Var<'t>> {
+        self.note_call(op.name());
         let ids = self.ids(x, x.iter().map(|v| v.id()).collect::<Vec<_>>());
         let Some(by) = self.way(op.as_ref(), &ids) else { return self.by_formula(op.as_ref(), &ids) };
         let (y0, n) = self.run(op, by, &ids);

@@ -1,12 +1,13 @@
 //! A file of the code as a page shows it: its equations, and beside them the lines that compute each.
 
 use super::{
+    backwards,
     equations::{self, Row},
     frame::words,
     prose::{self, Part},
     tree::file,
 };
-use crate::{models, report::mathml::math};
+use crate::{autograd::Called, models, report::mathml::math};
 use maud::{Markup, PreEscaped, html};
 use std::ops::RangeInclusive;
 
@@ -36,6 +37,11 @@ impl File<'_> {
         File { source, parts, head, rows, links, shapes, places }
     }
 
+    /// The ops in the lines of each row, of those that the mixer calls; the file is at this path.
+    pub fn ops(&self, calls: &[Called], path: &str) -> Vec<Vec<&'static str>> {
+        self.links.iter().map(|lines| backwards::ops(calls, path, self.source, lines)).collect()
+    }
+
     /// The lines of the op that compute each row, where the op calls what it computes by a name that one row has.
     pub fn lines_in(&self, core: Option<&File>) -> Vec<Vec<RangeInclusive<usize>>> {
         let mut all = vec![vec![]; self.rows.len()];
@@ -48,8 +54,9 @@ impl File<'_> {
     }
 }
 
-/// The documentation of a file, its equations linked with the code; `elsewhere` are the lines in the op's file.
-pub fn documentation(file_of: &File, elsewhere: &[Vec<RangeInclusive<usize>>]) -> Markup {
+/// The documentation of a file, its equations linked with the code, and with the derivatives of the ops there;
+/// `elsewhere` are the lines in the op's file.
+pub fn documentation(file_of: &File, ops: &[Vec<&str>], elsewhere: &[Vec<RangeInclusive<usize>>]) -> Markup {
     let page = |name: &str| models::names().contains(&name).then(|| file(name));
     let text = |text: &str| PreEscaped(prose::inline(text, &page));
     let mut rows = 0..file_of.rows.len();
@@ -67,7 +74,7 @@ pub fn documentation(file_of: &File, elsewhere: &[Vec<RangeInclusive<usize>>]) -
                 } } },
                 Part::Equations(block) => {
                     @let n = equations::rows(block).len();
-                    ol.equations { @for i in rows.by_ref().take(n) { (equation(file_of, i, &elsewhere[i])) } }
+                    ol.equations { @for i in rows.by_ref().take(n) { (equation(file_of, i, &ops[i], &elsewhere[i])) } }
                 },
             }
         }
@@ -75,7 +82,7 @@ pub fn documentation(file_of: &File, elsewhere: &[Vec<RangeInclusive<usize>>]) -
 }
 
 /// A row of equations.
-fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Markup {
+fn equation(file_of: &File, i: usize, ops: &[&str], elsewhere: &[RangeInclusive<usize>]) -> Markup {
     let (row, lines, [eq, l]) = (&file_of.rows[i], &file_of.links[i], file_of.places);
     let label = row.label(i);
     let (columns, remarks): (Vec<&String>, Vec<&String>) = row.remarks.iter().partition(|remark| is_equation(remark));
@@ -99,6 +106,7 @@ fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Ma
                 @if let Some(first) = elsewhere.first() {
                     a.lines href={ "#P" (first.start()) } { "in one op: " (named(elsewhere)) }
                 }
+                @if !ops.is_empty() { span { "backwards: " (backwards::links(ops)) } }
             }
         }
     }

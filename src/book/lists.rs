@@ -39,6 +39,7 @@ pub fn index(trains: bool) -> String {
                 code { "docs/zoo_results.md" } " has what training found."
             }
             p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation. "
+                a href="derivatives.html" { "Backwards" } " has the derivative of every op in their code. "
                 a href="table.html" { "A table" } " has all mixers beside one another. "
                 a href="exercises.html" { (EXERCISES.len()) " exercises" } " are for who wants to write it all once." }
             div.halves { section {

@@ -5,13 +5,14 @@
 //! measured, and [`tracks`] what tests show.
 //!
 //! The pages are made here: `annotated` sets equations beside their code, [`tree`] has the family tree and the links to
-//! mixers, [`lab`] the part that trains, and `page` puts a mixer's page together. `lists` has the pages of all mixers and
+//! mixers, [`lab`] the part that trains, `backwards` has the derivatives of the ops in each line, and `page` puts a mixer's page together. `lists` has the pages of all mixers and
 //! of all exercises, and [`tour`] leads through eight stops. `frame` is around every page.
 //!
 //! Where the library was built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer. A
 //! page then opens with a model that [`Site::new`] has trained.
 
 mod annotated;
+mod backwards;
 #[doc(hidden)]
 pub mod cores;
 #[doc(hidden)]
@@ -33,6 +34,7 @@ pub mod tracks;
 pub mod tree;
 
 use crate::{
+    autograd::Called,
     error::{Error, Result},
     files, models,
 };
@@ -81,13 +83,15 @@ impl Site {
             ("exercises.html".into(), lists::exercises()),
         ];
         bar.inc(1);
+        let calls: BTreeMap<&str, Vec<Called>> = names.iter().map(|name| (*name, backwards::called(name))).collect();
+        files.push((backwards::PAGE.into(), backwards::page(&calls.values().flatten().copied().collect::<Vec<_>>())));
         for name in names {
             bar.set_message(name);
             let models = [Some(name), tree::about(name).parent.map(|parent| parent.0)];
             let scripts =
                 models.iter().flatten().filter(|name| trained.contains_key(**name)).map(|name| lab::trained_file(name));
             let scripts: Vec<String> = scripts.collect();
-            files.push((tree::file(name), page::page(name, engine.as_ref().map(|_| &scripts[..]))));
+            files.push((tree::file(name), page::page(name, &calls[name], engine.as_ref().map(|_| &scripts[..]))));
             bar.inc(1);
         }
         files.extend(trained.into_iter().map(|(name, script)| (lab::trained_file(name), script)));

@@ -2,6 +2,7 @@
 
 use super::{
     annotated::{File, code, documentation},
+    backwards::{self, PAGE},
     cores::{self, Core},
     cost::{self, Cost},
     equations,
@@ -12,18 +13,29 @@ use super::{
     tree::{about, family, file, name, order, title},
 };
 use crate::{
+    autograd::Called,
     inspect::view,
     models::{self, About},
     report::mathml::math,
 };
 use maud::{Markup, PreEscaped, html};
 
-/// The page of a mixer. It trains models where it has `scripts`: files with trained weights, of this mixer and its parent.
-pub fn page(mixer: &str, scripts: Option<&[String]>) -> String {
+/// The page of a mixer, whose forms call these ops. It trains models where it has `scripts`: files with trained weights,
+/// of this mixer and its parent.
+pub fn page(mixer: &str, calls: &[Called], scripts: Option<&[String]>) -> String {
     let about = about(mixer);
     let file_of = File::new(models::source(mixer).unwrap_or_default(), ["eq-", "L"]);
+    let mut own = file_of.ops(calls, &format!("src/models/{mixer}.rs"));
     let core = cores::of(mixer);
     let op = core.map(|core| File::new(core.source, ["op-eq-", "P"]));
+    let inside = op.as_ref().zip(core).map(|(op, core)| op.ops(calls, &format!("src/ops/{}", core.file)));
+    if let Some((op, core)) = op.as_ref().zip(core) {
+        // Where the mixer's own lines call a function alone, the op's lines say what it computes.
+        let in_op = file_of.lines_in(Some(op));
+        for (own, lines) in own.iter_mut().zip(in_op).filter(|row| row.0.is_empty()) {
+            *own = backwards::ops(calls, &format!("src/ops/{}", core.file), op.source, &lines);
+        }
+    }
     let order = order();
     let at = order.iter().position(|name| *name == mixer).unwrap_or(0);
     let title = title(mixer, about);
@@ -49,7 +61,7 @@ pub fn page(mixer: &str, scripts: Option<&[String]>) -> String {
             div.pair {
                 section #equations aria-labelledby="h-equations" {
                     h2 #h-equations { "Equations" }
-                    (documentation(&file_of, &file_of.lines_in(op.as_ref())))
+                    (documentation(&file_of, &own, &file_of.lines_in(op.as_ref())))
                 }
                 section #code aria-labelledby="h-code" {
                     h2 #h-code { "The code that computes them" }
@@ -60,7 +72,7 @@ pub fn page(mixer: &str, scripts: Option<&[String]>) -> String {
                     (code(&file_of, &[file_of.head..=file_of.source.lines().count()]))
                 }
             }
-            section #op aria-labelledby="h-op" { h2 #h-op { "In one op, and backwards" } (backwards(core, op.as_ref())) }
+            section #op aria-labelledby="h-op" { h2 #h-op { "In one op, and backwards" } (in_one_op(core, op.as_ref(), &inside.unwrap_or_default())) }
             section #tree aria-labelledby="h-tree" { h2 #h-tree { "Family" } (family(mixer)) }
             section #facts aria-labelledby="h-facts" { h2 #h-facts { "State and cost" } (facts(mixer, about)) }
             section #tracks aria-labelledby="h-tracks" {
@@ -77,12 +89,12 @@ pub fn page(mixer: &str, scripts: Option<&[String]>) -> String {
 }
 
 /// The op that runs the recurrence over a sequence, and how a gradient comes back through it.
-fn backwards(core: Option<&Core>, op: Option<&File>) -> Markup {
+fn in_one_op(core: Option<&Core>, op: Option<&File>, ops: &[Vec<&str>]) -> Markup {
     let Some((core, op)) = core.zip(op) else {
         return html! { p {
             "No op has this recurrence as a whole. The tape records the lines above as they run, and the gradient is what it "
-            "finds on the way back through them, from the last token to the first: each product, sum or function has a "
-            "derivative of its own in " code { "src/ops/primitives" } "."
+            "finds on the way back through them, from the last token to the first. Each product, sum or function has "
+            a href=(PAGE) { "a derivative of its own" } "; the rows above lead to those of their lines."
         } };
     };
     let marked: Vec<usize> = equations::marks(op.source).iter().map(|mark| mark.line).collect();
@@ -90,11 +102,11 @@ fn backwards(core: Option<&Core>, op: Option<&File>) -> Markup {
         p {
             "Over a sequence the other forms run the op " code { (core.op) } ". Its formula, below, is its definition. "
             "Backwards the tape goes through the formula's lines from the last step to the first, and each op in a line has "
-            "a derivative of its own, down to those in " code { "src/ops/primitives" } ". A kernel that computes the op "
-            "faster must give this gradient: " code { "cargo test --test kernels" } "."
+            a href=(PAGE) { "a derivative of its own" } ", to which the rows lead. A kernel that computes the op faster must "
+            "give this gradient: " code { "cargo test --test kernels" } "."
         }
         div.pair {
-            div { (documentation(op, &vec![vec![]; op.rows.len()])) }
+            div { (documentation(op, ops, &vec![vec![]; op.rows.len()])) }
             div {
                 p.soft { code { "src/ops/" (core.file) } ", the lines of the formula." }
                 (code(op, &cores::functions(op.source, &marked)))
