@@ -41,12 +41,23 @@ pub fn called(mixer: &str) -> Vec<Called> {
 /// Ops that move numbers and compute none: their gradient moves back.
 const MOVES: [&str; 6] = ["narrow", "concat", "permute", "cast", "embedding", "gather"];
 
-/// The ops of some lines of a file, each once, in the order of the calls: those that the lines call themselves, or, where
-/// they call none, those of the functions in them.
+/// The ops of some lines of a file, each once: those that the lines call themselves, and those of other mixers' functions
+/// in them, such as `delta_net::step`. Where they call none, those of any function in them.
 pub fn ops(calls: &[Called], path: &str, source: &str, lines: &[RangeInclusive<usize>]) -> Vec<&'static str> {
     let lines: Vec<RangeInclusive<usize>> = lines.iter().map(|range| statement(source, range)).collect();
-    let own = listed(calls, path, &lines);
-    if own.is_empty() { through_functions(calls, path, source, &lines, 3) } else { own }
+    let mut all = listed(calls, path, &lines);
+    all.extend(through_functions(calls, (source, None), &lines, (false, 3)));
+    if all.is_empty() {
+        all = through_functions(calls, (source, None), &lines, (true, 3));
+    }
+    let mut seen = vec![];
+    all.retain(|op| {
+        !seen.contains(op) && {
+            seen.push(*op);
+            true
+        }
+    });
+    all
 }
 
 /// The ops that these lines call themselves.
@@ -61,38 +72,38 @@ fn listed(calls: &[Called], path: &str, lines: &[RangeInclusive<usize>]) -> Vec<
     all
 }
 
-/// The ops in the functions that these lines call, and so on. A function of the file itself has equations of its own.
+/// The ops in the functions of [`HELPERS`] that these lines call, and so on. Without `any`, only calls that name a file
+/// count: `delta_net::step`. `home` is the file of the lines, if it is one of those; a function that a mixer's own file
+/// has is left out, for it has equations of its own.
 fn through_functions(
     calls: &[Called],
-    path: &str,
-    source: &str,
+    (source, home): (&str, Option<&str>),
     lines: &[RangeInclusive<usize>],
-    deep: usize,
+    (any, deep): (bool, usize),
 ) -> Vec<&'static str> {
     let code: Vec<&str> = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let has = |name: &str| ['(', '<'].iter().any(|end| source.contains(&format!("fn {name}{end}")));
     let mut all = vec![];
     for line in lines.iter().flat_map(|range| range.clone()).filter_map(|line| code.get(line - 1)) {
-        for (at, _) in line.match_indices('(') {
-            let name = &line[line[..at].rfind(|c| !is_name(c)).map_or(0, |before| before + 1)..at];
-            for (helper, text, within) in
-                FUNCTIONS.get(name).into_iter().flatten().filter(|at| !path.ends_with(&format!("/{}", at.0)))
-            {
+        for (end, _) in line.match_indices('(') {
+            let (before, name) = line[..end].split_at(line[..end].rfind(|c| !is_name(c)).map_or(0, |at| at + 1));
+            let file = before.strip_suffix("::").and_then(|before| before.rsplit(|c| !is_name(c)).next());
+            let file = file.filter(|file| file.starts_with(char::is_lowercase)).map(|file| format!("{file}.rs"));
+            let file = file.or_else(|| home.filter(|_| has(name)).map(String::from));
+            if file.is_none() && (!any || has(name)) {
+                continue;
+            }
+            let named = FUNCTIONS.get(name).into_iter().flatten();
+            for (helper, text, within) in named.filter(|at| file.as_ref().is_none_or(|file| at.0 == file)) {
                 let within = [within.clone()];
                 all.extend(listed(calls, &format!("src/models/{helper}"), &within));
                 if deep > 0 {
-                    all.extend(through_functions(calls, "", text, &within, deep - 1));
+                    all.extend(through_functions(calls, (text, Some(helper)), &within, (any, deep - 1)));
                 }
             }
         }
     }
-    let mut seen = vec![];
-    all.retain(|op| {
-        !seen.contains(op) && {
-            seen.push(*op);
-            true
-        }
-    });
     all
 }
 

@@ -40,7 +40,11 @@ impl Conv {
     /// conv(x) of x [B, T, D] behind the past inputs; x itself without filters.
     #[track_caller]
     pub fn filtered<'t>(&self, p: &Bound<'t>, x: Var<'t>, past: Option<Var<'t>>) -> Var<'t> {
-        self.filter.zip(past).map_or(x, |((w, bias), past)| x.causal_conv1d(p[w], bias.map(|b| p[b]), past))
+        // A closure would not know its caller's line.
+        match self.filter.zip(past) {
+            Some(((w, bias), past)) => x.causal_conv1d(p[w], bias.map(|b| p[b]), past),
+            None => x,
+        }
     }
 
     /// Puts x into the past inputs, entry `at` of the state, and gives those before it; none without filters.

@@ -161,11 +161,13 @@ impl AttentionMaps {
     }
 
     /// q, k and v, [B, T, H, K] each, of x [B, T, D].
+    #[track_caller]
     pub fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
         linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|x| heads(x, self.h))
     }
 
     /// y [B, T, D] of what was read, o [B, T, H, K].
+    #[track_caller]
     pub fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
         merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
     }

@@ -16,16 +16,19 @@ use crate::{
 pub const FORMS: [Form; 4] = [Form::Recurrent, Form::Parallel, Form::Split(2), Form::Chunked(Form::CHUNK)];
 
 /// diag(exp(g)) S: g [B, H, K] or [B, H, 1], S [B, H, K, V].
+#[track_caller]
 pub fn fade<'t>(g: Var<'t>, s: Var<'t>) -> Var<'t> {
     insert_axis(g.exp().named("alpha"), 3) * s
 }
 
 /// S + k vᵀ: k [B, H, K], v [B, H, V], S [B, H, K, V].
+#[track_caller]
 pub fn add<'t>(k: Var<'t>, v: Var<'t>, s: Var<'t>) -> Var<'t> {
     s + outer(k.named("k"), v.named("v"))
 }
 
 /// scale Sᵀ q: q [B, H, K], S [B, H, K, V].
+#[track_caller]
 pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
     (scale * recall(s, q.named("q"))).named("o")
 }
@@ -56,6 +59,7 @@ pub fn erasing<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<
 
 /// The pairs (2j, 2j + 1), j < S, of the last axis, each turned by its angle; later channels stay. The cosines and
 /// sines [.., S] fit x [.., K] where their axes are 1.
+#[track_caller]
 pub fn turn<'t>(x: Var<'t>, [cos, sin]: [Var<'t>; 2]) -> Var<'t> {
     let (shape, axis, turned) = (x.shape(), x.shape().rank() - 1, 2 * cos.shape().last());
     let outer = &shape.dims()[..axis];
@@ -67,6 +71,7 @@ pub fn turn<'t>(x: Var<'t>, [cos, sin]: [Var<'t>; 2]) -> Var<'t> {
 }
 
 /// The same along the key axis of a state [B, H, K, V]; cosines and sines fit [B, H, S].
+#[track_caller]
 pub fn turn_state<'t>(s: Var<'t>, angles: [Var<'t>; 2]) -> Var<'t> {
     turn(s.transpose(2, 3), angles.map(|x| insert_axis(x, x.shape().rank() - 1))).transpose(2, 3)
 }
@@ -77,6 +82,7 @@ pub fn constant<'t>(x: Var<'t>, values: Vec<f64>, shape: &[usize]) -> Var<'t> {
 }
 
 /// x with the token before each in place of it: `past` [B, 1, D] stands before x [B, T, D].
+#[track_caller]
 pub fn shifted<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
     Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1))
 }

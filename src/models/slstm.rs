@@ -23,7 +23,7 @@
 //! first token and then 1. (n = 0 would mark a fresh state too, but no formula can branch on it; ln 0 = −∞ has no branch.)
 //!
 //! c / n is a weighted average of tanh z̃, and an exponential gate can shift all the weight to one step: an LSTM can
-//! keep or forget, this unit can also *revise*. The gates depend on h_{t-1}, so as in the LSTM no form is parallel in
+//! keep or forget, this unit can also revise. The gates depend on h_{t-1}, so as in the LSTM no form is parallel in
 //! time, and one unit can compute parity. In the published block a gated MLP follows, W_d (gelu(g) ⊙ u) with [g, u] =
 //! W_u LayerNorm(x) (post up-projection); here the decoder's MLP takes its place.
 //!

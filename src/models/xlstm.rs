@@ -16,12 +16,14 @@ impl BlockDiagonal {
     }
 
     /// [B, T, I] to [B, T, O].
+    #[track_caller]
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
         BlockDiagonal::together(p, &[(self, x)], 1, None)
     }
 
     /// N projections of N inputs [B, T, I], to [B, T, N O]: the outputs of each block are cut into `parts` (gates), and
     /// the result is ordered by projection, part and block. The bias has the same order.
+    #[track_caller]
     pub fn together<'t>(p: &Bound<'t>, of: &[(&Self, Var<'t>)], parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
         let ([b, t, i], [g, n, _]) = (of[0].1.dims(), p[of[0].0.w].dims());
         let bias = bias.map(|b| b.reshape([of.len() * parts, g, n / parts]));
@@ -32,6 +34,7 @@ impl BlockDiagonal {
 
 /// LayerNorm of each head: (h − mean) / √(variance + 1e-5), times one weight per unit; h [B, T, H, K] to [B, T, H K], w
 /// `[H K]`. A head of one unit has no variance and is only multiplied by its weight.
+#[track_caller]
 pub fn head_norm<'t>(h: Var<'t>, w: Var<'t>) -> Var<'t> {
     let [b, t, heads, k] = h.dims();
     let one = h.tape().full([k], h.dtype(), 1.0);
