@@ -34,7 +34,7 @@ pub fn called(mixer: &str) -> Vec<Called> {
         let _ = quietly(|| model.forward(&model.params().bind_frozen(&tape), tokens, form));
     }
     let mut calls = tape.take_calls();
-    calls.retain(|call| !MOVES.contains(&call.op) && code_of(call.op).is_some());
+    calls.retain(|call| !MOVES.contains(&call.op));
     calls
 }
 
@@ -113,8 +113,10 @@ static FUNCTIONS: LazyLock<BTreeMap<&str, Vec<(&str, &str, RangeInclusive<usize>
     for (file, text) in HELPERS {
         let lines: Vec<&str> = text.lines().collect();
         for (first, line) in lines.iter().enumerate() {
-            let head = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
-            let Some((name, _)) = head.strip_prefix("fn ").and_then(|head| head.split_once(['<', '('])) else {
+            let Some((seen_by, head)) = line.trim_start().split_once("fn ") else { continue };
+            let Some((name, _)) =
+                head.split_once(['<', '(']).filter(|_| seen_by.is_empty() || seen_by.starts_with("pub"))
+            else {
                 continue;
             };
             let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(line);
@@ -140,12 +142,13 @@ macro_rules! files {
 }
 
 /// The files of ops, below `src/ops`.
-const FILES: [(&str, &str); 34] = files! { "ops":
+const FILES: [(&str, &str); 36] = files! { "ops":
     "primitives/arith.rs" "primitives/elementwise.rs" "primitives/matmul.rs" "primitives/reduce.rs" "primitives/cumsum.rs"
     "primitives/movement.rs" "primitives/permute.rs" "primitives/embed.rs" "primitives/cast.rs" "primitives/triangular.rs"
     "attention.rs" "block_diagonal.rs" "conv.rs" "delta.rs" "delta/gated.rs" "erase_write.rs" "gated_linear_attention.rs"
     "gated_skip.rs" "glu.rs" "linear.rs" "linear_attn.rs" "logsumexp.rs" "loss.rs" "lru_scan.rs" "lstm.rs" "mlstm.rs"
     "norm.rs" "norm/l2.rs" "quasi_lstm.rs" "scan.rs" "segsum.rs" "selective.rs" "slstm.rs" "softmax.rs"
+    "stabiliser.rs" "tril_matmul.rs"
 };
 
 /// The files, below `src/models`, of functions that mixers call.
