@@ -3,7 +3,7 @@
 //! The ops are those that the tape finds when the mixer runs, each at the line that called it. A page's row of equations
 //! leads to the derivatives of the ops in its lines, which are on a page of their own, as the source of each op has them.
 
-use super::frame::around;
+use super::frame::{around, words};
 use crate::{
     autograd::{Called, Kernels, Tape},
     error::quietly,
@@ -304,7 +304,7 @@ fn one(op: &str, entry: &Entry, calls: &[Called]) -> Markup {
     html! {
         section.op id=(op) aria-label=(op) {
             h3 { (op) }
-            p { (entry.kind.says()) @if !parts.is_empty() { (links(&parts)) "." } }
+            p { (words(entry.kind.says())) @if !parts.is_empty() { (links(&parts)) "." } }
             (code(entry.source, &ranges))
             p.soft { code { (path) } }
         }
