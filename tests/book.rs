@@ -433,6 +433,9 @@ fn rows_lead_to_the_derivatives_of_their_ops() {
         ("sum_axis", "impl Terms for SumAxis"),
         ("unit_lower_solve", "dr_j = dx_j"),
         ("delta_rule", "fn formula"),
+        ("layer_norm", "centred.square()"),
+        ("rms_norm", "centre: false"),
+        ("softmax", "fn normalised"),
     ] {
         let entry = derivatives.split_once(&format!("id=\"{op}\"")).unwrap().1.split_once("</section>").unwrap().0;
         assert!(entry.contains(said), "{op}: {entry}");

@@ -210,7 +210,7 @@ fn code_of(op: &str) -> Option<Entry> {
         }
         let Some(at) = lines.iter().position(|line| named(&line)) else { continue };
         if !path.starts_with("primitives/") {
-            return Some(Entry { path, source, kind: Kind::Formula, lines: vec![] });
+            return Some(Entry { path, source, kind: Kind::Formula, lines: formula(&lines, at) });
         }
         let between =
             |line: &str, from: &str, to: &[char]| Some(line.split_once(from)?.1.split_once(to)?.0.to_string());
@@ -232,6 +232,33 @@ fn code_of(op: &str) -> Option<Entry> {
         return Some(Entry { path, source, kind, lines: [function, own, terms].into_iter().flatten().collect() });
     }
     None
+}
+
+/// The lines, from 1, of the formula of the op that line `at` names, from 0: the function, the call of a macro that has
+/// it, and the functions of the file that these call.
+fn formula(lines: &[&str], at: usize) -> Vec<RangeInclusive<usize>> {
+    let function = |first: usize| {
+        let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(lines[first]);
+        (first..lines.len()).find(closes).map(|last| above(lines, first)..=last)
+    };
+    let is_formula = |i: &usize| lines[*i].trim_start().starts_with("fn formula<");
+    let in_macro = lines[at].contains("!(");
+    let first = if in_macro { (0..at).find(is_formula) } else { (at..lines.len()).find(is_formula) };
+    let mut all: Vec<RangeInclusive<usize>> = first.and_then(function).into_iter().collect();
+    if in_macro {
+        let last = (at..lines.len()).find(|&i| lines[i].ends_with(");")).unwrap_or(at);
+        all.push(at..=last);
+    }
+    let text: String =
+        all.iter().flat_map(|range| lines[range.clone()].iter().map(|line| format!("{line}\n"))).collect();
+    for (i, line) in lines.iter().enumerate() {
+        let Some((name, _)) = line.strip_prefix("fn ").and_then(|head| head.split_once(['<', '('])) else { continue };
+        let calls = |before: char| text.contains(&format!("{before}{name}("));
+        if [' ', '(', '!', '&'].into_iter().any(calls) {
+            all.extend(function(i));
+        }
+    }
+    all.iter().map(|range| range.start() + 1..=range.end() + 1).collect()
 }
 
 fn indent(line: &str) -> usize {
@@ -291,21 +318,13 @@ pub fn page(calls: &[Called]) -> String {
 
 fn one(op: &str, entry: &Entry, calls: &[Called]) -> Markup {
     let path = format!("src/ops/{}", entry.path);
-    let inside: Vec<usize> = calls.iter().filter(|call| call.file.ends_with(&path)).map(|call| call.line).collect();
-    let (parts, ranges) = match entry.kind {
-        Kind::Formula => {
-            let functions = super::cores::functions(entry.source, &inside);
-            let ranges: Vec<RangeInclusive<usize>> =
-                functions.iter().map(|range| range.start() + 1..=range.end() + 1).collect();
-            (ops(calls, &path, entry.source, &ranges), ranges)
-        }
-        _ => (vec![], entry.lines.clone()),
-    };
+    let parts =
+        if matches!(entry.kind, Kind::Formula) { ops(calls, &path, entry.source, &entry.lines) } else { vec![] };
     html! {
         section.op id=(op) aria-label=(op) {
             h3 { (op) }
             p { (words(entry.kind.says())) @if !parts.is_empty() { (links(&parts)) "." } }
-            (code(entry.source, &ranges))
+            (code(entry.source, &entry.lines))
             p.soft { code { (path) } }
         }
     }
