@@ -252,7 +252,8 @@ fn formula(lines: &[&str], at: usize) -> Vec<RangeInclusive<usize>> {
     let text: String =
         all.iter().flat_map(|range| lines[range.clone()].iter().map(|line| format!("{line}\n"))).collect();
     for (i, line) in lines.iter().enumerate() {
-        let Some((name, _)) = line.strip_prefix("fn ").and_then(|head| head.split_once(['<', '('])) else { continue };
+        let head = line.strip_prefix("pub ").unwrap_or(line).strip_prefix("fn ");
+        let Some((name, _)) = head.and_then(|head| head.split_once(['<', '('])) else { continue };
         let calls = |before: char| text.contains(&format!("{before}{name}("));
         if [' ', '(', '!', '&'].into_iter().any(calls) {
             all.extend(function(i));
@@ -318,8 +319,9 @@ pub fn page(calls: &[Called]) -> String {
 
 fn one(op: &str, entry: &Entry, calls: &[Called]) -> Markup {
     let path = format!("src/ops/{}", entry.path);
-    let parts =
+    let mut parts =
         if matches!(entry.kind, Kind::Formula) { ops(calls, &path, entry.source, &entry.lines) } else { vec![] };
+    parts.retain(|part| *part != op);
     html! {
         section.op id=(op) aria-label=(op) {
             h3 { (op) }
