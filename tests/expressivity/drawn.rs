@@ -5,8 +5,8 @@ use crate::machine::{Machine, bits, one_hot};
 use approx::{abs_diff_eq, abs_diff_ne};
 use tapezoo::{
     autograd::Tape,
-    models::{Eigenvalues, Init, ModelConfig, State, find, names_with, run},
-    tensor::DType,
+    models::{Eigenvalues, Form, Init, ModelConfig, State, find, names_with, run},
+    tensor::{DType, Tensor},
 };
 
 /// Real eigenvalues that are not negative, for drawn weights: under a token that is repeated, an output approaches its
@@ -94,4 +94,50 @@ fn one_token_of_many_moves_what_attention_reads_by_little() {
     }
     let turns = |_| delta("delta_net", Eigenvalues::Signed);
     assert!(of(&turns, 1024) > 19.0, "{}", of(&turns, 1024));
+}
+
+/// TTT within 16 tokens, whatever they are: what was added to the sums of a mini-batch so far is still there, neither
+/// faded nor flipped, and the weights that gradients are taken at have not moved. From one 16 to the next it is a change
+/// of the weights, which bend what the gradients add: the change of a change is not 0.
+#[test]
+fn ttt_carries_its_sums_unchanged_through_16_tokens_and_is_not_linear_beyond() {
+    let config = ModelConfig { mixer: "ttt".into(), width: 2, heads: 2, head_dim: 4, ..ModelConfig::default() };
+    for seed in 0..20 {
+        let mut init = Init::new(seed, Some(0.5));
+        let mixer = find("ttt").unwrap()(&config, &mut init).unwrap();
+        let params = init.finish(DType::F64);
+        let tokens = bits(40, seed);
+        // The memory after each token, where `added` times the same numbers are put into its sums after five tokens.
+        let course = |added: f64| {
+            let tape = Tape::default();
+            let (p, x) = (params.bind_frozen(&tape), tape.constant(&one_hot(&tokens).cast(DType::F64)));
+            let (mut s, mut all) = (State::zero(mixer.as_ref(), &tape, 1, DType::F64), vec![]);
+            for t in 0..tokens.len() {
+                if t == 5 {
+                    let more = (0..s.s[2].shape().len()).map(|i| added * ((i * 7 % 11) as f64 / 11.0 - 0.3));
+                    s.s[2] = s.s[2] + tape.constant(&Tensor::from_vec(more.collect(), s.s[2].shape()));
+                }
+                run(mixer.as_ref(), &p, x.narrow(1, t, 1), &mut s, Form::Recurrent);
+                all.push([0, 2].map(|i| s.s[i].value().to_f64()));
+            }
+            all
+        };
+        let [zero, one, two] = [0.0, 1.0, 2.0].map(course);
+        let change = |a: &[[Vec<f64>; 2]], b: &[[Vec<f64>; 2]], t: usize, i: usize| -> Vec<f64> {
+            a[t][i].iter().zip(&b[t][i]).map(|(a, b)| a - b).collect()
+        };
+        let first = change(&one, &zero, 5, 1);
+        for t in 5..15 {
+            assert!(abs_diff_eq!(change(&one, &zero, t, 1)[..], first[..], epsilon = 1e-12), "seed {seed}, token {t}");
+            assert!(change(&one, &zero, t, 0).iter().all(|&d| d == 0.0), "seed {seed}, token {t}: the weights moved");
+        }
+        // The sixteenth token takes the sums into the weights.
+        assert!(change(&one, &zero, 15, 1).iter().all(|&d| d == 0.0), "seed {seed}");
+        let (once, twice) = (change(&one, &zero, 15, 0), change(&two, &zero, 15, 0));
+        assert!(once.iter().any(|d| d.abs() > 1e-3), "seed {seed}: nothing was taken");
+        let bent =
+            |once: &[f64], twice: &[f64]| once.iter().zip(twice).fold(0.0f64, |m, (a, b)| m.max((b - 2.0 * a).abs()));
+        assert!(bent(&once, &twice) < 1e-12, "seed {seed}: not linear within its 16");
+        assert!(bent(&change(&one, &zero, 31, 0), &change(&two, &zero, 31, 0)) > 1e-6, "seed {seed}: linear beyond");
+    }
 }
