@@ -107,8 +107,11 @@ fn through_functions(
     all
 }
 
-/// The functions of [`HELPERS`] by name: the file, its text, and the lines from 1.
-static FUNCTIONS: LazyLock<BTreeMap<&str, Vec<(&str, &str, RangeInclusive<usize>)>>> = LazyLock::new(|| {
+/// A function of [`HELPERS`]: the file, its text, and the lines from 1.
+type Function = (&'static str, &'static str, RangeInclusive<usize>);
+
+/// The functions of [`HELPERS`] by name.
+static FUNCTIONS: LazyLock<BTreeMap<&str, Vec<Function>>> = LazyLock::new(|| {
     let mut all: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for (file, text) in HELPERS {
         let lines: Vec<&str> = text.lines().collect();
@@ -200,7 +203,7 @@ impl Kind {
 /// Where the code of an op is that says its derivative.
 fn code_of(op: &str) -> Option<Entry> {
     let quoted = format!("\"{op}\"");
-    let named = |line: &&str| line.contains(&quoted) && !line.trim_start().starts_with("//");
+    let named = |line: &str| line.contains(&quoted) && !line.trim_start().starts_with("//");
     for (path, source) in FILES {
         let lines: Vec<&str> = source.lines().collect();
         let function = lines.iter().position(|line| line.trim_start().starts_with(&format!("{op} = ")));
@@ -208,7 +211,7 @@ fn code_of(op: &str) -> Option<Entry> {
             let last = (at..lines.len()).find(|&i| lines[i].ends_with(';') && indent(lines[i]) == 4).unwrap_or(at);
             return Some(Entry { path, source, kind: Kind::Function, lines: vec![above(&lines, at) + 1..=last + 1] });
         }
-        let Some(at) = lines.iter().position(|line| named(&line)) else { continue };
+        let Some(at) = lines.iter().position(|line| named(line)) else { continue };
         if !path.starts_with("primitives/") {
             return Some(Entry { path, source, kind: Kind::Formula, lines: formula(&lines, at) });
         }
