@@ -60,7 +60,15 @@ struct Matrix {
         rest.x += c, rest.width -= c;
         return rest;
     }
-    // To the device's cache, `columns` of each row: what a block reads later it then waits for less.
+    // To the device's cache, COLUMNS of each row: what a block reads later it then waits for less.
+    template <int COLUMNS>
+    __device__ void prefetch() const {
+        constexpr int LINE = 128 / sizeof(P), ACROSS = (COLUMNS + LINE - 1) / LINE;
+        // Computed anew in a loop: to keep its addresses takes more registers than there are.
+        for (int n = anew(threadIdx.x); n < 128 * ACROSS; n += 256)
+            if (has(n / ACROSS, n % ACROSS * LINE)) ::prefetch(at(n / ACROSS, n % ACROSS * LINE));
+    }
+    // The same of a number of columns that is not known beforehand.
     __device__ void prefetch(int columns) const {
         constexpr int LINE = 128 / sizeof(P);
         const u32 across = tiles(columns < width ? columns : width, LINE), all = (rows < 128 ? rows : 128) * across;
