@@ -54,7 +54,13 @@ fn names(message: &str, words: &[&str]) {
 static BAD: Module = Module::new(
     "tests/bad.cu",
     &["extern \"C\" __global__ void past_the_end(S* x, i64 n) { if (thread() == 0) x[n] = 1.0; }\n\
-       extern \"C\" __global__ void harmless(S* x, i64 n, real a) { if (thread() < n) x[thread()] = a; }\n"],
+       extern \"C\" __global__ void harmless(S* x, i64 n, real a) { if (thread() < n) x[thread()] = a; }\n\
+       extern \"C\" __global__ void with_its_own(S* x) {\n\
+           __shared__ float own[1024];\n\
+           own[threadIdx.x] = threadIdx.x;\n\
+           __syncthreads();\n\
+           x[threadIdx.x] = own[blockDim.x - 1 - threadIdx.x];\n\
+       }\n"],
 );
 static BROKEN: Module =
     Module::new("tests/broken.cu", &["extern \"C\" __global__ void broken(S* x) { x[0] = nothing; }\n"]);
@@ -116,6 +122,29 @@ fn a_launch_that_does_not_fit_its_kernel_is_noticed() {
     let shared = one.shared(300 << 10);
     let message = fault(&tape, || cu.launch(&BAD, "harmless", DType::F32, shared, args![&mut x, 3usize, 1.0]));
     names(&message, &["harmless", "300 KiB of shared memory"]);
+}
+
+/// Arrays that a kernel declares count towards what a launch may have without asking, 48 KiB, and towards what the device has.
+#[test]
+fn a_kernels_own_shared_memory_counts() {
+    const NAME: &str = "a_kernels_own_shared_memory_counts";
+    if !is_child(NAME) {
+        return child(NAME, &[("TAPEZOO_EMU_SHARED", "99k")]);
+    }
+    let Some(tape) = emulated() else { return };
+    let Cx::Cuda(cu) = tape.cx() else { panic!("not a CUDA device") };
+    let mut x = Tensor::zeros([4], DType::F32).to_device(tape.cx());
+    let mut run = |shared: usize| {
+        let launch = Launch::blocks(1, 4).shared(shared);
+        cu.launch(&BAD, "with_its_own", DType::F32, launch, args![&mut x]);
+        x.to_f64()
+    };
+    // With its own 4 KiB: none of the limits is exceeded, the first, the first by a byte, none of the second.
+    for shared in [44 << 10, (44 << 10) + 1, 48 << 10, 95 << 10] {
+        assert_eq!(run(shared), [3.0, 2.0, 1.0, 0.0], "{shared}");
+    }
+    let message = fault(&tape, || run((95 << 10) + 1));
+    names(&message, &["with_its_own", "96 KiB of shared memory", "95 there"]);
 }
 
 #[test]

@@ -181,6 +181,11 @@ fn mlstms() {
         (1, 150, 1, 20, 17, 100),
         (1, 131, 1, 70, 64, 64),
         (1, 70, 2, 64, 32, 64),
+        // Enough heads for blocks that go along them.
+        (1, 70, 16, 70, 100, 64),
+        (1, 40, 16, 72, 70, 32),
+        (1, 9, 128, 3, 2, 4),
+        (1, 130, 16, 66, 98, 100),
         // More chunks than a block of the gates' goes along at once.
         (1, 140, 1, 2, 2, 2),
         (0, 3, 1, 2, 2, 2),

@@ -17,7 +17,8 @@ static std::map<LoadedModule*, std::string> names;  // and element types, for a 
 struct Function {
   LoadedModule* module;
   const cuemu::Kernel* kernel;
-  unsigned dynamic_limit = 49152;  // until the program asks for more
+  unsigned own;            // static shared memory, which counts towards every limit
+  unsigned dynamic_limit;  // until the program asks for more
 };
 
 CUEMU_API Result cuModuleLoadData(LoadedModule** out, const void* image) {
@@ -43,7 +44,10 @@ CUEMU_API Result cuModuleGetFunction(Function** f, LoadedModule* m, const char* 
   if (!k) return NOT_FOUND;
   static std::map<const cuemu::Kernel*, Function*> known;  // who asks again gets the same one, with its limits
   Function*& function = known[k];
-  if (!function) function = new Function{m, k};
+  if (!function) {
+    const unsigned own = (unsigned)cuemu::static_shared(m, k);
+    function = new Function{m, k, own, own < 49152 ? 49152 - own : 0};
+  }
   return *f = function, SUCCESS;
 }
 CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule* m, const char* name) {
@@ -56,19 +60,19 @@ CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule*
 }
 
 // ---- functions
-enum { ATTRIBUTE_MAX_THREADS = 0, ATTRIBUTE_REGISTERS = 4, ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
+enum { ATTRIBUTE_MAX_THREADS = 0, ATTRIBUTE_SHARED = 1, ATTRIBUTE_REGISTERS = 4, ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
 // Without __launch_bounds__ a kernel may take 255 registers per thread, and a device has enough for 256 such threads.
 static unsigned max_threads(const Function* f) { return f->kernel->max_threads ? f->kernel->max_threads : 256; }
 
 CUEMU_API Result cuFuncSetAttribute(Function* f, int attribute, int value) {
   ENTER;
   if (attribute != ATTRIBUTE_MAX_DYNAMIC_SHARED) return SUCCESS;
-  if (value < 0 || value > (int)cuemu::options.shared) return refuse(INVALID_VALUE, "%s: %d bytes of dynamic shared memory asked for, the device has %u", f->kernel->name, value, cuemu::options.shared);
+  if (value < 0 || value + (int64_t)f->own > cuemu::options.shared) return refuse(INVALID_VALUE, "%s: %d bytes of dynamic shared memory asked for beside %u of its own, the device has %u", f->kernel->name, value, f->own, cuemu::options.shared);
   return f->dynamic_limit = (unsigned)value, SUCCESS;
 }
 CUEMU_API Result cuFuncGetAttribute(int* value, int attribute, Function* f) {
   ENTER;
-  *value = attribute == ATTRIBUTE_MAX_THREADS ? (int)max_threads(f) : attribute == ATTRIBUTE_REGISTERS ? 32 : attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED ? (int)f->dynamic_limit : 0;
+  *value = attribute == ATTRIBUTE_MAX_THREADS ? (int)max_threads(f) : attribute == ATTRIBUTE_SHARED ? (int)f->own : attribute == ATTRIBUTE_REGISTERS ? 32 : attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED ? (int)f->dynamic_limit : 0;
   return SUCCESS;
 }
 CUEMU_API Result cuFuncSetCacheConfig(Function*, int) { return SUCCESS; }
@@ -85,7 +89,7 @@ CUEMU_API Result cuFuncGetParamInfo(Function* f, size_t i, size_t* offset, size_
 }
 // A block takes a kilobyte of shared memory in addition to its own.
 static int blocks_of_processor(int threads, size_t shared) { return std::min(THREADS_OF_PROCESSOR / threads, (int)(SHARED_OF_PROCESSOR / (shared + 1024))); }
-CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function*, int threads, size_t shared, unsigned) { return *n = threads > 0 ? blocks_of_processor(threads, shared) : 0, SUCCESS; }
+CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function* f, int threads, size_t shared, unsigned) { return *n = threads > 0 ? blocks_of_processor(threads, f->own + shared) : 0, SUCCESS; }
 CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, Function* f, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, f, threads, shared, 0); }
 CUEMU_API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* threads, Function* f, void*, size_t, int limit) {
   *threads = (int)max_threads(f);
@@ -100,7 +104,7 @@ static Result check_launch(Function* f, Index grid, Index size, unsigned shared)
   if (!grid.volume() || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) return refuse(INVALID_VALUE, "%s: a grid of %u x %u x %u blocks", name, grid.x, grid.y, grid.z);
   if (!size.volume() || size.volume() > cuemu::MAX_THREADS || size.z > 64) return refuse(INVALID_VALUE, "%s: blocks of %u x %u x %u threads", name, size.x, size.y, size.z);
   if (size.volume() > max_threads(f)) return refuse(LAUNCH_OUT_OF_RESOURCES, "%s: blocks of %u threads, its __launch_bounds__ allow %u (256 where there are none)", name, (unsigned)size.volume(), max_threads(f));
-  if (shared > f->dynamic_limit) return refuse(INVALID_VALUE, "%s: %u bytes of dynamic shared memory, its limit is %u until raised by cuFuncSetAttribute", name, shared, f->dynamic_limit);
+  if (shared > f->dynamic_limit) return refuse(INVALID_VALUE, "%s: %u bytes of dynamic shared memory beside %u of its own, its limit is %u until raised by cuFuncSetAttribute", name, shared, f->own, f->dynamic_limit);
   return SUCCESS;
 }
 
@@ -131,7 +135,7 @@ CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned 
 CUEMU_API Result cuLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments) {
   ENTER;
   const Index grid = {gx, gy, gz}, size = {bx, by, bz};
-  const uint64_t most = size.volume() ? (uint64_t)cuemu::options.processors * blocks_of_processor((int)size.volume(), shared) : 0;
+  const uint64_t most = size.volume() ? (uint64_t)cuemu::options.processors * blocks_of_processor((int)size.volume(), f->own + shared) : 0;
   if (grid.volume() > most) return refuse(COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks that wait for one another, the device has room for %lu", f->kernel->name, (unsigned long)grid.volume(), (unsigned long)most);
   return launch(f, grid, size, shared, true, s, arguments);
 }

@@ -2,10 +2,13 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <cctype>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "machine.h"
 
@@ -45,6 +48,37 @@ const Kernel* find_kernel(LoadedModule* m, const char* name) {
   for (const Kernel* k = m->module.kernels; k; k = k->next)
     if (!strcmp(k->name, name)) return k;
   return nullptr;
+}
+
+// The function that a thread-local variable was declared in, by its name: _ZZ4funcE5array, one Z more for each function within
+// another; empty for a variable that is not a function's, as `extern __shared__` arrays are not.
+static std::string function_of(const char* name) {
+  if (strncmp(name, "_ZZ", 3)) return "";
+  while (*name && !isdigit((unsigned char)*name)) name++;
+  char* word;
+  const unsigned long n = strtoul(name, &word, 10);
+  return {word, strnlen(word, n)};
+}
+
+size_t static_shared(const LoadedModule* m, const Kernel* kernel) {
+  std::ifstream file(m->path, std::ios::binary);
+  const std::string image{std::istreambuf_iterator<char>(file), {}};
+  const auto* header = (const ElfW(Ehdr)*)image.data();
+  const auto* sections = (const ElfW(Shdr)*)(image.data() + header->e_shoff);
+  size_t sum = 0;
+  for (int i = 0; i < header->e_shnum; i++) {
+    if (sections[i].sh_type != SHT_SYMTAB) continue;
+    const char* names = image.data() + sections[sections[i].sh_link].sh_offset;
+    const auto* symbols = (const ElfW(Sym)*)(image.data() + sections[i].sh_offset);
+    for (size_t n = 0; n < sections[i].sh_size / sizeof *symbols; n++) {
+      if (ELF64_ST_TYPE(symbols[n].st_info) != STT_TLS) continue;
+      const std::string function = function_of(names + symbols[n].st_name);
+      bool another = false;
+      for (const Kernel* k = m->module.kernels; k; k = k->next) another |= k != kernel && function == k->name;
+      if (!function.empty() && !another) sum += symbols[n].st_size;
+    }
+  }
+  return sum;
 }
 
 // ---- faults

@@ -120,6 +120,9 @@ struct LoadedModule {
 extern LoadedModule* running;
 LoadedModule* load(const std::string& path, std::string& error);
 const Kernel* find_kernel(LoadedModule*, const char* name);
+// Bytes of the `__shared__` arrays that a kernel declares, and of those of all functions of its module: which of them it calls
+// is not known here, so this may be more than a GPU counts.
+size_t static_shared(const LoadedModule*, const Kernel*);
 // Runs a grid to its end or first fault; `fault` then has the kernel, block, thread, place and error. `together`: a
 // cooperative launch.
 bool launch(LoadedModule*, const Kernel*, Index grid, Index size, unsigned dynamic_shared, bool together, void** arguments, std::string& fault);

@@ -56,24 +56,47 @@ struct Fading {
         return !all ? real(1) : g ? all[t.id] : all[t.id * d.k + i];
     }
 
+    template <int R>
+    __device__ real kept(const Faded<R>&, const Steps& t, const Dims& d, i64 i) const { return whole(t, d, i); }
+
+    // A thread's gate, of step s.
+    template <int R>
+    __device__ real fetch(const Steps& t) const {
+        const int s = threadIdx.x;
+        return g && s < Tile<R>::C && s < t.n ? ld(g + t.at(s)) : real(0);
+    }
     // The decay of a chunk, into `room`; with D, if it is wanted.
     template <int R>
     __device__ Faded<R> load(const Steps& t, bool wanted, real* room) const {
+        return load<R>(t, g ? fetch<R>(t) : real(0), room, wanted);
+    }
+    template <int R>
+    __device__ Faded<R> load(const Steps& t, real gate, real* room, bool wanted = false) const {
         constexpr int C = Tile<R>::C;
         const S* p = scores ? scores + t.id * C * C : nullptr;
         if (!g) return {p, nullptr, nullptr, nullptr};
         real *alpha = room, *starts = room + C, *ends = starts + C, *m = wanted ? room + SIZE * C : nullptr;
         const int s = threadIdx.x;
-        if (s < C) alpha[s] = s < t.n ? exp(ld(g + t.at(s))) : real(1);
+        if (s < C) alpha[s] = s < t.n ? exp(gate) : real(1);
         __syncthreads();
-        if (s < C) {
+        if (s < C && m) {
             real x = 1, first = alpha[0];
             for (int u = 0; u < C; u++) {
                 if (u > s) x *= alpha[u];
-                if (m) m[u * Tile<R>::MLD + s] = x;
+                m[u * Tile<R>::MLD + s] = x;
                 if (s == 0) starts[u] = first * x;
             }
             ends[s] = x;
+        } else if (s < C) {
+            // Several at once, so that no product waits for the shared memory.
+            real upto = 1, behind = 1;
+            for (int u = 0; u < C; u += 16) {
+                real x[16];
+                for (int i = 0; i < 16; i += 4) read(*(real(*)[4])(x + i), alpha + u + i);
+#pragma unroll
+                for (int i = 0; i < 16; i++) (u + i <= s ? upto : behind) *= x[i];
+            }
+            starts[s] = upto, ends[s] = behind;
         }
         __syncthreads();
         return {p, m, starts, ends};

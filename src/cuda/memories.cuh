@@ -197,32 +197,81 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
     }
 }
 
-// `outer` and `scan` in one kernel, where W is V: a block has C rows and 32 columns of a head's state, and goes from chunk
-// to chunk. The chunks' additions never go to memory. It takes many heads to fill a device.
-template <int R, bool BACK, class P, class G>
-__device__ void along(const S* s, Rows a, Wide y, G gates, P* states, S* s_end, int s_acc, Dims d) {
+// `outer` and `scan` in one kernel: a block has C rows and 32 columns of a head's state, and goes from chunk to chunk. The
+// chunks' additions never go to memory. It takes many heads to fill a device. ONES: W is V + 1, and the blocks of the first
+// columns have the last one, too: a product of the same rows, where they lie in shared memory.
+template <int R, bool BACK, bool ONES, class P, class G>
+__device__ void along(const S* s, const S* z, Rows a, Wide y, G gates, P* states, S* s_end, int s_acc, S* z_end, int z_acc,
+                      real* end, Dims d) {
     typedef Tile<R, 2> T;
     real* memory = dynamic_memory();
     const u32 across = tiles(d.v, T::W), down = tiles(d.k, T::C), head = blockIdx.x / across / down;
     const int c0 = blockIdx.x % across * T::W, r0 = blockIdx.x / across % down * T::C, k = (int)d.k, v = (int)d.v;
-    const i64 size = d.k * d.v, first = r0 * d.v + c0;
+    const i64 size = d.k * (ONES ? d.w : d.v), first = r0 * d.v + c0;
     T sum;
-    if (s) sum.add_rows(Matrix<S>(s + head * size + first, (u32)v, k - r0, v - c0));
-    for (i64 n = 0; n < d.chunks; n++) {
-        const auto chunk = [&](i64 n) { return Steps(d, head, BACK ? d.chunks - 1 - n : n); };
-        const Steps t = chunk(n);
-        if (n + 1 < d.chunks) {
-            const Steps next = chunk(n + 1);
-            a.rows(next, r0).prefetch(T::C);
-            y.rows(next, c0).prefetch(T::W);
+    if (s) sum.add_rows(Matrix<S>(s + head * d.k * d.v + first, (u32)v, k - r0, v - c0));
+    // PARTS threads have a number of the last column, each the share of some of the steps.
+    constexpr int PARTS = 256 / T::C;
+    const int own = (int)threadIdx.x / PARTS, part = (int)threadIdx.x % PARTS;
+    const bool ones = ONES && c0 == 0, there = part == 0 && r0 + own < k;
+    real last = ones && z && there ? ld(z + head * d.k + r0 + own) : real(0);
+    real* ratios = memory + T::SCRATCH + G::SIZE * T::C;
+    // From chunk to chunk everything moves by the same number of rows.
+    const int chunks = (int)d.chunks, tail = (int)(d.t - (d.chunks - 1) * d.chunk);
+    const i64 by = BACK ? -d.chunk * d.h : d.chunk * d.h;
+    Steps here(d, head, BACK ? chunks - 1 : 0);
+    const auto move = [&](Steps& t, Matrix<S>& rows, Matrix<S>& others, int n) {
+        t.id += BACK ? -1 : 1, t.first += by, t.n = BACK || n + 1 < chunks ? (int)d.chunk : tail;
+        rows.x += by * k, rows.rows = t.n;
+        others.x += by * v, others.rows = y.x ? t.n : 0;
+    };
+    Matrix<S> rows = a.rows(here, r0), others = y.rows(here, c0);
+    P* to = states + here.id * size + first;
+    auto ahead = gates.template fetch<R>(here);
+    for (int n = 0; n < chunks; n++) {
+        const auto now = ahead;
+        if (n + 1 < chunks) {
+            Steps next = here;
+            Matrix<S> next_rows = rows, next_others = others;
+            move(next, next_rows, next_others, n + 1);
+            next_rows.template prefetch<T::C>();
+            next_others.template prefetch<T::W>();
+            ahead = gates.template fetch<R>(next);
         }
-        sum.put(Target<P>(states + t.id * size + first, (u32)v, k - r0, v - c0));
-        const auto weights = gates.template load<R>(t, false, memory + T::SCRATCH);
-        sum.scale_rows([&](int r) { return r0 + r < k ? gates.whole(t, d, r0 + r) : real(0); });
-        const auto weight = [&](int s) { return a.scale * (BACK ? weights.start(s) : weights.end(s)); };
-        sum.template add<0, 0>(memory, t.n, scaled(a.rows(t, r0), weight), y.rows(t, c0));
+        sum.put(Target<P>(to, (u32)v, k - r0, v - c0));
+        if (ones) {
+            const real x = group_sum(last, PARTS, (real*)nullptr);
+            if (there) st(to - first + d.k * d.v + r0 + own, x);
+        }
+        to += BACK ? -size : size;
+        const auto weights = gates.template load<R>(here, now, memory + T::SCRATCH);
+        sum.scale_rows([&](int r) { return r0 + r < k ? gates.kept(weights, here, d, r0 + r) : real(0); });
+        if (ones && r0 + own < k) last *= gates.kept(weights, here, d, r0 + own);
+        // In rows there is a factor that the last column does not have. The threads may still read those of the chunk before.
+        real* ratio = ratios + n % 2 * T::C;
+        if (ones && BACK && (int)threadIdx.x < T::C) {
+            const real factor = y.factor(here, threadIdx.x), x = y.beyond(here, threadIdx.x);
+            ratio[threadIdx.x] = factor == 0.0 ? x : x / factor;
+        }
+        const auto weight = [&](int s) { return a.scale * (BACK ? weights.start(s) : weights.end(s)) * y.factor(here, s); };
+        sum.template add<0, 0>(memory, here.n, scaled(rows, weight), others);
+        if (ones) {
+            const auto* slice = (const typename T::T*)memory + own;
+            for (int s = part; s < here.n; s += PARTS) {
+                const real x = T::TENSOR ? ld(slice + s * T::template stride<0, T::C>()) : weight(s) * rows(s, own);
+                last += x * (BACK ? ratio[s] : real(1));
+            }
+            // The weights are read here, too.
+            if (!T::TENSOR) __syncthreads();
+        }
+        move(here, rows, others, n + 1);
     }
-    if (s_end) sum.put(Target<S>(s_end + head * size + first, (u32)v, k - r0, v - c0, s_acc));
+    if (s_end) sum.put(Target<S>(s_end + head * d.k * d.v + first, (u32)v, k - r0, v - c0, s_acc));
+    if (end) sum.put(Target<real>(end + head * size + first, (u32)v, k - r0, v - c0));
+    if (!ones) return;
+    last = group_sum(last, PARTS, (real*)nullptr);
+    if (there && z_end) put(z_end + head * d.k + r0 + own, last, z_acc);
+    if (there && end) end[head * size + d.k * d.v + r0 + own] = last;
 }
 
 // A number to multiply with, and one to divide by.
@@ -247,11 +296,23 @@ __device__ void outputs(Rows q, Rows k, const S* v, const S* h, G gates, S* o, N
     if constexpr (NORMALISED) {
         // The column of ones: q z and the sum of a row of M, PARTS threads to a row.
         constexpr int PARTS = 16 / R;
-        const int r = threadIdx.x / PARTS;
-        const Matrix<S> query = q.rows(t);
+        constexpr int PACK = 16 / sizeof(S);
+        const int r = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
+        const Matrix<S> query = q.rows(t), z{h + t.id * d.k * d.w + d.k * d.v, 0, 1, (int)d.k};
+        const bool even = query.template even<PACK>() && z.template even<PACK>();
         real before = 0, sum = 0;
-        for (int i = threadIdx.x % PARTS; i < d.k; i += PARTS) before += query(r, i) * last_column(h, d, t.id, i);
-        for (int s = threadIdx.x % PARTS; s < t.n; s += PARTS) sum += m(r, s);
+        for (int i = PACK * part; r < t.n && i < d.k; i += PACK * PARTS) {
+            real a[PACK], b[PACK];
+            query.get(a, r, i, even);
+            z.get(b, 0, i, even);
+            for (int n = 0; n < PACK; n++) before += a[n] * b[n];
+        }
+        // Beyond the last step there are zeros.
+        for (int s = 8 * part; s < C; s += 8 * PARTS) {
+            real y[8];
+            read(y, m.x + r * Tile<R>::MLD + s);
+            for (int n = 0; n < 8; n++) sum += y[n];
+        }
         sum = group_sum(q.scale * weights.start(r) * before + sum, PARTS, (real*)nullptr);
         if (threadIdx.x % PARTS == 0 && r < t.n) ratios[r] = ratio(sum, t.at(r), c0 == 0);
         __syncthreads();

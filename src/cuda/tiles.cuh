@@ -60,7 +60,15 @@ struct Matrix {
         rest.x += c, rest.width -= c;
         return rest;
     }
-    // To the device's cache, `columns` of each row: what a block reads later it then waits for less.
+    // To the device's cache, COLUMNS of each row: what a block reads later it then waits for less.
+    template <int COLUMNS>
+    __device__ void prefetch() const {
+        constexpr int LINE = 128 / sizeof(P), ACROSS = (COLUMNS + LINE - 1) / LINE;
+        // Computed anew in a loop: to keep its addresses takes more registers than there are.
+        for (int n = anew(threadIdx.x); n < 128 * ACROSS; n += 256)
+            if (has(n / ACROSS, n % ACROSS * LINE)) ::prefetch(at(n / ACROSS, n % ACROSS * LINE));
+    }
+    // The same of a number of columns that is not known beforehand.
     __device__ void prefetch(int columns) const {
         constexpr int LINE = 128 / sizeof(P);
         const u32 across = tiles(columns < width ? columns : width, LINE), all = (rows < 128 ? rows : 128) * across;
@@ -330,44 +338,55 @@ struct Tile {
 
     // As add, in two parts, for operands that serve more than one product: their slices in shared memory, without a
     // barrier, and then the product. Neighbours in memory are neighbours along k, and there are zeros behind the last.
-    template <class B>
+    template <int APART, class B>
     static __device__ void keep_b(real* to, int depth, B b) {
-        for (int start = 0; start < depth; start += DEPTH, to += SLICE_B)
+        for (int start = 0; start < depth; start += DEPTH, to += APART * SLICE_B)
             fill<1, W>((T*)to, DEPTH, [&](int k, int c) { return start + k < depth ? b(start + k, c) : real(0); });
     }
-    // Slice j has the C rows of `of(j)`. Several numbers of each thread are under way at once.
-    template <class Of>
-    static __device__ void keep_a(real* to, int slices, Of of) {
-        constexpr u32 V = TENSOR ? 8 : 4, PACKS = DEPTH / V, N = 4;
-        const u32 all = slices * C * PACKS;
-        for (u32 first = threadIdx.x; first < all; first += 256 * N) {
+    // Slices from `start` on, multiples of G, which are turn by turn of G groups of columns, `apart` from one to the next: slice
+    // j is of group j % G. If the rows of x are `even`, so are those of other groups. A thread has the same place in every
+    // slice that is its own, and N of its packs are under way at once.
+    template <int N, int G>
+    static __device__ void keep_a(real* to, u32 start, int slices, const Matrix<S>& x, u32 apart) {
+        constexpr int V = TENSOR ? 8 : 4, PACKS = DEPTH / V, THREADS = C * PACKS, AT_ONCE = 256 / THREADS;
+        static_assert(256 % THREADS == 0 && (G == 1 || G % AT_ONCE == 0) && AT_ONCE * N % G == 0);
+        const int own = (int)threadIdx.x / THREADS, place = (int)threadIdx.x % THREADS;
+        const int r = TENSOR ? place / PACKS : place % C, c = (TENSOR ? place % PACKS : place / C) * V;
+        const bool even = x.template even<V>();
+        constexpr int TURNS = G > AT_ONCE ? G / AT_ONCE : 1;
+        const int column = c + (G == 1 ? own * DEPTH : 0);
+        const S* from[TURNS];
+        for (int g = 0; g < TURNS; g++) from[g] = x.at(r, column) + (G == 1 ? 0 : own + AT_ONCE * g) * apart;
+        T* at = (T*)(to + own * SLICE_A) + (TENSOR ? r * stride<1, C>() + c : c * stride<1, C>() + r);
+        for (int first = 0; first < slices; first += AT_ONCE * N) {
+            const u32 behind = (start + first) / G * DEPTH;
+            const int left = x.has(r, 0) ? x.width - column - (int)behind : 0;
             Pack<u32, 4> pack[TENSOR ? N : 1] = {};
-            real y[N][V] = {};
+            real y[TENSOR ? 1 : N][V] = {};
 #pragma unroll
-            for (u32 u = 0; u < N; u++) {
-                const u32 n = first + 256 * u;
-                const int r = TENSOR ? n / PACKS % C : n % C, c = (TENSOR ? n % PACKS : n / C % PACKS) * V;
-                if (n >= all) continue;
-                const Matrix<S> x = of(n / (C * PACKS));
-                const bool even = x.template even<V>();
-                if (!x.has(r, c)) continue;
-                if (TENSOR && even)
-                    pack[TENSOR ? u : 0] = *(const Pack<u32, 4>*)x.at(r, c);
-                else
-                    x.get(y[u], r, c, even);
-                if (TENSOR && !even)
-                    for (u32 i = 0; i < 4; i++) pack[TENSOR ? u : 0].v[i] = pair(y[u][2 * i % V], y[u][(2 * i + 1) % V]);
+            for (int u = 0; u < N; u++) {
+                const int here = AT_ONCE * u / G * DEPTH;
+                if (first + AT_ONCE * u + own >= slices || here >= left) continue;
+                const S* x = from[u % TURNS] + behind + here;
+                if (even && TENSOR) {
+                    pack[TENSOR ? u : 0] = *(const Pack<u32, 4>*)x;
+                } else if (even) {
+                    read(y[TENSOR ? 0 : u], x);
+                } else {
+                    real z[V];
+                    for (int i = 0; i < V; i++) z[i] = here + i < left ? ld(x + i) : real(0);
+                    for (int i = 0; i < V; i++) y[TENSOR ? 0 : u][i] = z[i];
+                    if (TENSOR)
+                        for (int i = 0; i < 4; i++) pack[TENSOR ? u : 0].v[i] = pair(z[2 * i % V], z[(2 * i + 1) % V]);
+                }
             }
 #pragma unroll
-            for (u32 u = 0; u < N; u++) {
-                const u32 n = first + 256 * u;
-                const int r = TENSOR ? n / PACKS % C : n % C, c = (TENSOR ? n % PACKS : n / C % PACKS) * V;
-                if (n >= all) continue;
-                T* at = (T*)(to + n / (C * PACKS) * SLICE_A);
+            for (int u = 0; u < N; u++, at += AT_ONCE * SLICE_A * PER_REAL) {
+                if (first + AT_ONCE * u + own >= slices) continue;
                 if constexpr (TENSOR)
-                    *(Pack<u32, 4>*)(at + r * stride<1, C>() + c) = pack[u];
+                    *(Pack<u32, 4>*)at = pack[u];
                 else
-                    for (u32 i = 0; i < V; i++) at[(c + i) * stride<1, C>() + r] = y[u][i];
+                    for (int i = 0; i < V; i++) at[i * stride<1, C>()] = y[u][i];
             }
         }
     }

@@ -43,9 +43,49 @@ fn arguments_by_value_bounds_and_parameter_sizes() {
     contains(scale(big).unwrap_err(), "INVALID_VALUE");
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     let raise = |n| unsafe { result::function::set_function_attribute(module.function("scale_f32"), attribute, n) };
-    raise(232_448).unwrap();
-    assert!(raise(232_449).is_err());
+    // The arrays of `tiled` count for each kernel of the file.
+    raise(232_448 - 16 * 17 * 4).unwrap();
+    assert!(raise(232_448 - 16 * 17 * 4 + 1).is_err());
     assert_eq!(x, [2.0; 8]);
+}
+
+#[test]
+fn static_shared_memory_counts_towards_the_limits() {
+    use sys::CUfunction_attribute::{
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as LIMIT, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as OWN,
+    };
+    const SOURCE: &str = "__device__ float turned(float x) {
+            __shared__ float s[32];
+            s[threadIdx.x] = x;
+            __syncthreads();
+            return s[31 - threadIdx.x];
+        }
+        extern \"C\" __global__ void turn(float* x) { x[threadIdx.x] = turned(x[threadIdx.x]); }
+        extern \"C\" __global__ void twice(float* x) {
+            __shared__ double more[32];
+            more[threadIdx.x] = turned(x[threadIdx.x]);
+            x[threadIdx.x] = turned(more[threadIdx.x]);
+        }";
+    let Some(m) = machine() else { return };
+    let module = m.module(SOURCE, "turn.cu");
+    // SAFETY: the function is loaded.
+    let get = |kernel, attribute| unsafe { result::function::get_function_attribute(module.function(kernel), attribute) };
+    let own = 32 * 4 + 32 * 8;
+    assert_eq!(["turn", "twice"].map(|kernel| get(kernel, OWN).unwrap()), [128, own]);
+    assert_eq!(get("twice", LIMIT), Ok(49_152 - own));
+    let mut x = vec![1f32; 32];
+    let mut twice = |shared: i32| {
+        let l = Launch { shared: u32::try_from(shared).unwrap(), ..launch(1, 32) };
+        m.run(&module, "twice", l, &mut [Arg::F32(&mut x)])
+    };
+    twice(49_152 - own).unwrap();
+    contains(twice(49_152 - own + 1).unwrap_err(), "INVALID_VALUE");
+    // SAFETY: as above.
+    let raise = |n| unsafe { result::function::set_function_attribute(module.function("twice"), LIMIT, n) };
+    assert!(raise(232_448 - own + 1).is_err());
+    raise(232_448 - own).unwrap();
+    twice(232_448 - own).unwrap();
+    assert_eq!(x, [1.0; 32]);
 }
 
 #[test]

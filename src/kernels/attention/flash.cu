@@ -20,7 +20,8 @@
 
 using namespace tiled;
 
-// Queries, keys, heads, widths and B H.
+// Queries, keys, heads, widths and B H. Of queries and keys there are fewer than 2^31 (flash.rs), so that places among them are
+// int; places in memory are i64.
 struct Sizes { i64 t, s, h, k, v, heads; };
 
 // Element (row t0 + r, j) of head i of x [B, n, H, width]; 0 beyond the edges, and in rows before `low`.
@@ -73,23 +74,25 @@ struct Fade {
     double between = 0;
 
     // The gates of the block's tile, whose first key is s0, are in shared memory behind the next barrier.
-    __device__ Fade(const Gates& x, const Sizes& d, i64 head, i64 s0, const Room<R>& room) : x(x), d(d), head(head), own(room.gates) {
+    __device__ Fade(const Gates& x, const Sizes& d, i64 head, int s0, const Room<R>& room) : x(x), d(d), head(head), own(room.gates) {
         if (GATED && threadIdx.x < Tile<R>::C) room.gates[threadIdx.x] = Rows(d.s, d.h, head, s0).get(x.g, 1, threadIdx.x, 0);
     }
     // For queries whose first is key q0, and keys from s0 on.
-    __device__ void add(Tile<R>& p, i64 q0, i64 s0) const {
+    __device__ void add(Tile<R>& p, int q0, int s0) const {
         if (!GATED) return;
+        const real *upto = x.upto + head * d.s + q0, *after = x.after + head * d.s + s0;
+        const int left = (int)d.s - q0;
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
             const int r = p.row(i);
-            const real to = q0 == s0 || q0 + r >= d.s ? real(0) : x.upto[head * d.s + q0 + r] + (real)between;
+            const real to = q0 == s0 || r >= left ? real(0) : upto[r] + (real)between;
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) {
                 const int c = p.col(j);
                 if (q0 == s0)
                     p.v[i][j] += segment(c, r);
                 else
-                    p.v[i][j] += x.after[head * d.s + s0 + c] + to;
+                    p.v[i][j] += after[c] + to;
             }
         }
     }
@@ -99,14 +102,17 @@ struct Fade {
         return sum;
     }
     // The tile from s0 on will be between the tiles of all pairs to come.
-    __device__ void pass(i64 s0) {
+    __device__ void pass(int s0) {
         if (GATED) between += (double)ld(x.g + Rows(d.s, d.h, head, s0).at(0)) + x.after[head * d.s + s0];
     }
 };
 
 // How many keys are before the tile in which the first query is.
 template <bool GATED>
-__device__ inline i64 queries_from(const Sizes& d, int c) { return GATED ? (d.s - d.t) / c * c : d.s - d.t; }
+__device__ inline int queries_from(const Sizes& d, int c) {
+    const int before = (int)(d.s - d.t);
+    return GATED ? before / c * c : before;
+}
 
 // sums [B H, S] of gates: a thread to a tile of a head.
 extern "C" __global__ void sums(const S* g, real* after, real* upto, i64 c, Sizes d) {
@@ -172,19 +178,18 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
-    const i64 before = d.s - d.t, start = queries_from<GATED>(d, C) - before;
+    const int before = (int)(d.s - d.t), start = queries_from<GATED>(d, C) - before;
     const Place at(tiles(d.v, C), d.heads, tiles(d.t - start, C));
-    const i64 c0 = at.column * C, t0 = start + at.row * C;
+    const int c0 = at.column * C, t0 = start + at.row * C, last = (int)d.t < t0 + C ? (int)d.t : t0 + C, seen = before + last;
     const Rows queries(d.t, d.h, at.head, t0, GATED ? -t0 : 0);
-    const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
     Fade<R, GATED> fade(gates, d, at.head, before + t0, Room<R>(memory + Tile<R>::SCRATCH));
     constexpr int ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
     // The largest score of a row, and this thread's part of the sum.
     Tile<R> y;
     real top[ROWS], sum[ROWS];
     for (int i = 0; i < ROWS; i++) top[i] = -INF, sum[i] = 0;
-    for (i64 n = 0, all = tiles(seen, C); n < all; n++) {
-        const i64 s0 = (GATED ? all - 1 - n : n) * C, there = seen - s0 < C ? seen - s0 : C;
+    for (int n = 0, all = tiles(seen, C); n < all; n++) {
+        const int s0 = (GATED ? all - 1 - n : n) * C, there = seen - s0 < C ? seen - s0 : C, past = before + t0 - s0;
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> x;
         x.template add<1, 1>(memory, (int)d.k, queries.of(q, d.k), keys.of(k, d.k));
@@ -197,8 +202,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
             best[i] = -INF;
 #pragma unroll
             for (int j = 0; j < COLS; j++) {
-                const i64 t = t0 + x.row(i);
-                if (t >= d.t || s0 + x.col(j) > before + t) x.v[i][j] = -INF;
+                if (t0 + x.row(i) >= last || x.col(j) > past + x.row(i)) x.v[i][j] = -INF;
                 best[i] = fmax(best[i], x.v[i][j]);
             }
         }
@@ -217,7 +221,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
             }
         }
         m.set(x);
-        y.template add_lower<1, 0>(memory, (int)there, m, keys.of(v, d.v, c0, there), before + t0 - s0);
+        y.template add_lower<1, 0>(memory, there, m, keys.of(v, d.v, c0, there), past);
     }
     y.horizontal_sum(sum, memory);
     save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
@@ -234,22 +238,23 @@ struct Saved {
 // p ← exp(scale q·k − lse), with the gates' sums, and dx ← p (do·v − δ) for rows of queries and columns of keys.
 template <int R, bool GATED>
 __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Fade<R, GATED>& fade, const Sizes& d,
-                       i64 head, i64 t0, i64 s0) {
+                       i64 head, int t0, int s0) {
     const Rows queries(d.t, d.h, head, t0, GATED ? -t0 : 0), keys(d.s, d.h, head, s0);
+    const int past = (int)(d.s - d.t) + t0 - s0;
+    const S* lse = x.lse + head * d.t + t0;
     p.template add<1, 1>(scratch, (int)d.k, queries.of(x.q, d.k), keys.of(x.k, d.k));
     dx.template add<1, 1>(scratch, (int)d.v, queries.of(x.g, d.v), keys.of(x.v, d.v));
     scale_scores(p, x.scale);
     fade.add(p, d.s - d.t + t0, s0);
 #pragma unroll
     for (int i = 0; i < Tile<R>::ROWS; i++) {
-        const i64 r = p.row(i), t = t0 + r;
+        const int r = p.row(i);
         const bool here = queries.has(r);
         const real delta = here ? x.delta[queries.at(r)] : real(0);
 #pragma unroll
         for (int j = 0; j < Tile<R>::COLS; j++) {
-            const i64 s = s0 + p.col(j);
-            const bool sees = here && s <= d.s - d.t + t;
-            p.v[i][j] = sees ? exp(less(p.v[i][j], x.lse, head * d.t + t, d.heads * d.t)) : real(0);
+            const bool sees = here && p.col(j) <= past + r;
+            p.v[i][j] = sees ? exp(less(p.v[i][j], lse, r, d.heads * d.t)) : real(0);
             dx.v[i][j] = !sees || p.v[i][j] == 1.0 ? real(0.0) : p.v[i][j] * (dx.v[i][j] - delta);
         }
     }
@@ -261,22 +266,21 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD, ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
     real* m = memory + Tile<R>::SCRATCH;
-    const i64 before = d.s - d.t, start = queries_from<GATED>(d, C) - before;
+    const int before = (int)(d.s - d.t), start = queries_from<GATED>(d, C) - before;
     const Place at(tiles(d.k, C), d.heads, tiles(d.t - start, C));
-    const i64 c0 = at.column * C, t0 = start + at.row * C;
+    const int c0 = at.column * C, t0 = start + at.row * C, seen = before + ((int)d.t < t0 + C ? (int)d.t : t0 + C);
     const Rows rows(d.t, d.h, at.head, t0, GATED ? -t0 : 0);
-    const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
     const Room<R> room(m);
     Fade<R, GATED> fade(gates, d, at.head, before + t0, room);
     Tile<R> y;
     // This thread's part, in each row, of Σ dx over the tiles before the block's.
     real past[ROWS];
     for (int i = 0; i < ROWS; i++) past[i] = 0;
-    const i64 all = tiles(seen, C);
-    for (i64 n = 0; n < all; n++) {
+    const int all = tiles(seen, C);
+    for (int n = 0; n < all; n++) {
         // The block's own tile comes last, and stays in m.
         const bool last = n + 1 == all;
-        const i64 s0 = (!GATED ? n : last ? n : all - 2 - n) * C, there = seen - s0 < C ? seen - s0 : C;
+        const int s0 = (!GATED ? n : last ? n : all - 2 - n) * C, there = seen - s0 < C ? seen - s0 : C;
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> p, dx;
         scores(p, dx, memory, x, fade, d, at.head, t0, s0);
@@ -300,9 +304,9 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
         }
         const auto right = keys.of(x.k, d.k, c0, there);
         if constexpr (GATED)
-            y.template add<1, 0>(memory, (int)there, Matrix<real>(m, MLD, C, C), right);
+            y.template add<1, 0>(memory, there, Matrix<real>(m, MLD, C, C), right);
         else
-            y.template add<1, 0>(memory, (int)there, typename Tile<R>::Own(m), right);
+            y.template add<1, 0>(memory, there, typename Tile<R>::Own(m), right);
         if (GATED && pairs && !last && c0 == 0 && threadIdx.x == 0) {
             const i64 across = tiles(d.s, C);
             real sum = 0;
@@ -342,7 +346,7 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD, ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
     real* m = memory + Tile<R>::SCRATCH;
     const Place at(tiles(d.k > d.v ? d.k : d.v, C), d.heads, tiles(d.s, C));
-    const i64 c0 = at.column * C, row = tiles(d.s, C) - 1 - at.row, s0 = row * C, before = d.s - d.t;
+    const int c0 = at.column * C, row = (int)tiles(d.s, C) - 1 - at.row, s0 = row * C, before = (int)(d.s - d.t);
     const Rows rows(d.s, d.h, at.head, s0);
     const typename Tile<R>::Own kept(m);
     const Room<R> room(m);
@@ -351,10 +355,10 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
     real columns[COLS];
     for (int j = 0; j < COLS; j++) columns[j] = 0;
     Tile<R> yk, yv;
-    const i64 from = queries_from<GATED>(d, C) - before;
+    const int from = queries_from<GATED>(d, C) - before, end = (int)d.t;
     if (GATED)
-        for (i64 s = s0 + C; s < before + from; s += C) fade.pass(s);
-    for (i64 t0 = s0 > before + from ? from + (s0 - before - from) / C * C : from; t0 < d.t; t0 += C) {
+        for (int s = s0 + C; s < before + from; s += C) fade.pass(s);
+    for (int t0 = s0 > before + from ? from + (s0 - before - from) / C * C : from; t0 < end; t0 += C) {
         const Rows queries(d.t, d.h, at.head, t0, GATED ? -t0 : 0);
         const int n = (int)(queries.left < C ? queries.left : C);
         Tile<R> p, dx;

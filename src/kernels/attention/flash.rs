@@ -32,6 +32,9 @@ struct Device {
 impl Device {
     fn new(cu: &Cuda, p: &Plan<f64>, x: In) -> Device {
         let d = p.d;
+        // Places in a tile beyond the last are counted, too.
+        let most = i32::MAX as usize - 256;
+        assert!(p.s.max(d.t) <= most, "attention over {} steps on a device, {most} at most", p.s.max(d.t));
         let (sizes, gated, dtype) = ([d.t, p.s, d.h, d.k, d.v, d.b * d.h], x.len() > 3, x[0].dtype());
         let on = Device { tiles: Tiles::of(p.s), sizes, dtype, gated, wide: false };
         let most =

@@ -72,12 +72,14 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         outer<R, true>(Rows{q, d.k, scale}, cotangents, Fading{g, nullptr, nullptr}, h, d);                          \
     }                                                                                                                \
     TILED_KERNEL states_##R(const S* k, const S* v, const S* g, const real* all, const S* s, S* h, S* s_end, Dims d) { \
-        along<R, false>(s, Rows{k, d.k, 1}, with_ones(v, d), Fading{g, all, nullptr}, h, s_end, 0, d);               \
+        along<R, false, false>(s, nullptr, Rows{k, d.k, 1}, with_ones(v, d), Fading{g, all, nullptr}, h, s_end, 0,   \
+            nullptr, 0, nullptr, d);                                                                                 \
     }                                                                                                                \
     TILED_KERNEL states_backward_##R(const S* q, const S* d_o, const S* g, const real* all, const S* s, S* h,        \
         S* s_end, int s_acc, real scale, Dims d) {                                                                   \
         const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
-        along<R, true>(s, Rows{q, d.k, scale}, cotangents, Fading{g, all, nullptr}, h, s_end, s_acc, d);             \
+        along<R, true, false>(s, nullptr, Rows{q, d.k, scale}, cotangents, Fading{g, all, nullptr}, h, s_end, s_acc, \
+            nullptr, 0, nullptr, d);                                                                                 \
     }                                                                                                                \
     TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const S* g, const S* p, S* o,           \
         real scale, Dims d) {                                                                                        \

@@ -55,13 +55,14 @@ struct Share {
     __device__ i64 state(int r, int c) const { return (at + r) * d + column(c); }
 };
 
-// y += A B for B in shared memory; A, slice j of which has the rows of a(j), comes there in pieces.
-template <class T, class A>
-__device__ void product(T& y, real* as, const real* bs, int slices, A a) {
+// y += A B for B in shared memory; A comes there in pieces, of which a thread has N packs. Its slices are turn by turn of G
+// groups of columns of x, `apart` from one to the next.
+template <int N, int G, class T>
+__device__ void product(T& y, real* as, const real* bs, int slices, const Matrix<S>& x, u32 apart) {
     for (int start = 0; start < slices; start += PIECE) {
         const int n = slices - start < PIECE ? slices - start : PIECE;
         if (start > 0) __syncthreads();
-        T::keep_a(as, n, [&](int j) { return a(start + j); });
+        T::template keep_a<N, G>(as, start, n, x, apart);
         __syncthreads();
         y.add_kept(as, bs + start * T::SLICE_B, n);
     }
@@ -75,7 +76,7 @@ __device__ void forward_grid(Cell cell, const S* x, const S* w, Strides w_at, S*
     Share p(counts, first, b, t, heads, units);
     real *as = dynamic_memory(), *sums = as + PIECE * T::SLICE_A, *weights = sums + ROWS * LD;
     w += p.head * w_at.heads + p.unit * w_at.unit;
-    T::keep_b(weights, p.k, [&](int k, int c) {
+    T::template keep_b<1>(weights, p.k, [&](int k, int c) {
         return p.unit + c % UNITS < p.k ? ld(w + c / UNITS * w_at.gates + c % UNITS * w_at.unit + k * w_at.step) : real(0.0);
     });
     const int left = (int)(b - p.at < ROWS ? b - p.at : ROWS);
@@ -92,7 +93,7 @@ __device__ void forward_grid(Cell cell, const S* x, const S* w, Strides w_at, S*
         const S* before = (s > 0 ? hs + p.row(0, s - 1) * p.d : cell.h0 + p.at * p.d) + p.head * p.k;
         const Matrix<S> all(before, (u32)((s > 0 ? t : i64(1)) * p.d), left, p.k);
         T y;
-        product(y, as, weights, tiles(p.k, T::DEPTH), [&](int j) { return all.columns(j * T::DEPTH); });
+        product<4, 1>(y, as, weights, tiles(p.k, T::DEPTH), all, 0);
         y.each([&](int i, int j, real sum) { sums[i * LD + j] = sum; });
         __syncthreads();
         if (mine) {
@@ -113,11 +114,11 @@ __device__ void backward_grid(Cell cell, const S* w, Strides w_at, S* dz, u32* c
     enum { LD = UNITS + 4, PARTS = T::TENSOR ? 4 : 1 };
     Share p(counts, first, b, t, heads, units);
     real *as = dynamic_memory(), *sums = as + PIECE * T::SLICE_A, *weights = sums + PARTS * ROWS * LD;
-    // The slices of a gate lie behind those of the one before.
+    // Slice j is of gate j % 4.
     const int slices = tiles(p.k, T::DEPTH);
     w += p.head * w_at.heads + p.unit * w_at.unit;
     for (int g = 0; g < 4; g++)
-        T::keep_b(weights + g * slices * T::SLICE_B, p.k, [&](int k, int c) {
+        T::template keep_b<4>(weights + g * T::SLICE_B, p.k, [&](int k, int c) {
             return p.unit + c < p.k ? ld(w + g * w_at.gates + c * w_at.unit + k * w_at.step) : real(0.0);
         });
     const int left = (int)(b - p.at < ROWS ? b - p.at : ROWS);
@@ -140,12 +141,7 @@ __device__ void backward_grid(Cell cell, const S* w, Strides w_at, S* dz, u32* c
         p.others.wait();
         const Matrix<S> all(dz + p.row(0, s) * 4 * p.d + p.head * p.k, (u32)(t * 4 * p.d), left, p.k);
         T y;
-        product(y, as, weights, 4 * slices, [&](int j) {
-            const int g = j / slices;
-            Matrix<S> x = all.columns((j - g * slices) * T::DEPTH);
-            x.x += g * p.d;
-            return x;
-        });
+        product<PIECE / 2, 4>(y, as, weights, 4 * slices, all, (u32)p.d);
         y.each([&](int i, int j, real sum) { sums[(T::part() * ROWS + i) * LD + j] = sum; });
         __syncthreads();
         dh = 0;

@@ -3,6 +3,7 @@
 //
 //   forward    gates, states of (k', v̂), scan, outputs
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
+//   many heads states and scan at once, along each head
 //
 // The gates are five numbers a step, in float even for bf16: c = ln(f_t … f_first) since the chunk's first step, ln i,
 // the stabiliser m, the slope and the past's share in the maximum. A thread goes along a chunk twice. First it finds
@@ -109,16 +110,31 @@ struct Divisor {
 };
 
 // 1 / N, the cotangent of the column of ones, and each step's own part of the derivatives by m for fixed C and for
-// fixed C e^m, [B, T, H] each. A warp has a row.
+// fixed C e^m, [B, T, H] each. LANES threads have a row, of which each reads 16 bytes at once where rows begin at multiples
+// of that.
 extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
                                         real* fixed, real* scaled, i64 rows, i64 v, real eps) {
-    for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
-        const int lane = threadIdx.x % 32;
+    constexpr int LANES = 8, N = 16 / sizeof(S), GROUPS = 32 / LANES;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
+    const bool even = v % N == 0 && ((u32)(u64)h | (u32)(u64)dh) % 16 == 0;
+    // All threads of a warp are there for each of its rows, as they add up together.
+    for (i64 first = thread() / 32 * GROUPS; first < rows; first += threads() / 32 * GROUPS) {
+        const i64 row = first + group;
+        const bool there = row < rows;
         real dot = 0.0;
-        if (dh)
-            for (i64 j = lane; j < v; j += 32) dot += ld(h + row * v + j) * ld(dh + row * v + j);
-        dot = warp_sum(dot);
-        if (lane == 0) {
+        for (i64 j = lane * N; dh && there && j < v; j += LANES * N) {
+            const S *x = h + row * v + j, *g = dh + row * v + j;
+            if (even) {
+                real a[N], b[N];
+                read(a, x);
+                read(b, g);
+                for (int i = 0; i < N; i++) dot += a[i] * b[i];
+            } else {
+                for (int i = 0; i < N && j + i < v; i++) dot += ld(x + i) * ld(g + i);
+            }
+        }
+        dot = group_sum(dot, LANES, (real*)nullptr);
+        if (lane == 0 && there) {
             const Divisor n(ld(den + row), m[row], eps);
             const real q = ld(den + row), size = n.size, floor = n.floor;
             const real by = n.half * (n.half / n.by), slope = -dot * by;
@@ -209,23 +225,35 @@ struct Weights {
 struct Gates {
     const double* c;
     const real* i;
+    // In shared memory, a double counted by the reals that it takes.
+    enum { SIZE = 3 + sizeof(double) / sizeof(real) };
 
     // r_C
     __device__ real whole(const Steps& t, const Dims&, i64) const { return exp((real)c[t.at(t.n - 1)]); }
+    __device__ real kept(const Weights& weights, const Steps& t, const Dims&, i64) const { return weights.start(t.n - 1); }
 
-    // Steps beyond the last get its weights: none that could be infinite.
+    // A thread's step, and the last one. Steps beyond the last get its weights: none that could be infinite.
+    struct Step { double c, last; real i; };
     template <int R>
-    __device__ Weights load(const Steps& t, bool, real* room) const {
+    __device__ Step fetch(const Steps& t) const {
+        const int s = threadIdx.x;
+        if (s >= Tile<R>::C) return {};
+        const i64 last = t.at(t.n - 1), at = s < t.n ? t.at(s) : last;
+        return {c[at], c[last], i[at]};
+    }
+    template <int R>
+    __device__ Weights load(const Steps& t, bool, real* room) const { return load<R>(t, fetch<R>(t), room); }
+    template <int R>
+    __device__ Weights load(const Steps&, const Step& step, real* room) const {
         constexpr int C = Tile<R>::C;
         real* rest = room + C * (sizeof(double) / sizeof(real));
         const Weights w{(double*)room, rest, rest + C, rest + 2 * C, nullptr};
         const int s = threadIdx.x;
         if (s < C) {
-            const i64 last = t.at(t.n - 1), at = s < t.n ? t.at(s) : last;
-            w.c[s] = c[at];
-            w.i[s] = i[at];
-            w.r[s] = exp((real)c[at]);
-            w.e[s] = exp((real)(c[last] - c[at]) + i[at]);
+            w.c[s] = step.c;
+            w.i[s] = step.i;
+            w.r[s] = exp((real)step.c);
+            w.e[s] = exp((real)(step.last - step.c) + step.i);
         }
         __syncthreads();
         return w;
@@ -240,6 +268,17 @@ struct Gates {
     TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, const double* c,    \
         const real* i, real* h, Dims d) {                                                                            \
         outer<R, true>(Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, h, d);                             \
+    }                                                                                                                \
+    TILED_KERNEL states_##R(const S* c0, const S* n0, const S* k, const S* v, const double* c, const real* i,        \
+        S* states, S* c_last, S* n_last, real scale, Dims d) {                                                       \
+        along<R, false, true>(c0, n0, Rows{k, d.k, scale}, Wide{v, nullptr, nullptr, d.v, d.w}, Gates{c, i}, states, \
+            c_last, 0, n_last, 0, nullptr, d);                                                                       \
+    }                                                                                                                \
+    TILED_KERNEL states_backward_##R(const S* dc, const S* dn, const S* q, const S* g, const real* by,               \
+        const real* last, const double* c, const real* i, real* after, S* dc0, int acc_c, S* dn0, int acc_n,         \
+        real* first, Dims d) {                                                                                       \
+        along<R, true, true>(dc, dn, Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, after, dc0, acc_c,   \
+            dn0, acc_n, first, d);                                                                                   \
     }                                                                                                                \
     TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const double* c, const real* i,         \
         const real* m, S* y, S* den, real scale, real eps, Dims d) {                                                 \

@@ -81,6 +81,15 @@ impl<'a> Plan<'a> {
         self.over(self.tiles.over(self.k) * self.tiles.over(self.v.max(1)), 0, 0)
     }
 
+    /// Blocks that go along a head, if they are enough to fill a device (as in linear attention), with two more numbers for
+    /// each step.
+    fn along(&self) -> Option<Launch> {
+        let blocks = self.heads * self.tiles.over(self.k) * self.v.div_ceil(32);
+        let weights = (5 + 8 / self.dtype.real().bytes()) * self.tiles.side();
+        let numbers = self.tiles.slices(self.dtype, 2) + weights;
+        (blocks >= 128).then(|| Launch::blocks(blocks, 256).shared(numbers * self.dtype.real().bytes()))
+    }
+
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
         let [mut i, mut m, mut slope, mut share] = std::array::from_fn(|_| self.temp(self.rows));
         let mut c = self.cu.temp(DType::F64, self.rows);
@@ -93,6 +102,11 @@ impl<'a> Plan<'a> {
 
     /// The states before each chunk, and the last one.
     fn states(&self, x: In, g: &Gates, states: &mut Tensor, last: Option<(&mut Value, &mut Value)>) {
+        if let Some(over) = self.along() {
+            let (c, n) = last.unzip();
+            let args = args![&x[5], &x[6], &x[1], &x[2], &g.c, &g.i, states, c, n, self.scale, self.dims];
+            return self.cu.launch(&MODULE, sized!("states", self.tiles), self.dtype, over, args);
+        }
         let mut added = self.temp(self.heads * self.chunks * self.state());
         let args = args![&x[1], &x[2], &g.c, &g.i, &mut added, self.scale, self.dims];
         self.cu.launch(&MODULE, sized!("values_states", self.tiles), self.dtype, self.outer(), args);
@@ -137,14 +151,20 @@ impl Mlstm {
         let states = others.as_deref().unwrap_or(states);
         let [mut by, mut last, mut fixed, mut scaled] = std::array::from_fn(|_| p.temp(p.rows));
         let args = args![h, dh, den, &g.m, &mut by, &mut last, &mut fixed, &mut scaled, p.rows, p.v, self.eps];
-        cu.launch(&MODULE, "through_norm", p.dtype, cu.elements(32 * p.rows), args);
+        cu.launch(&MODULE, "through_norm", p.dtype, cu.elements(8 * p.rows), args);
 
         let (mut after, mut first) = (p.temp(p.heads * p.chunks * p.state()), p.temp(p.heads * p.state()));
-        let args = args![&x[0], dh, &by, &last, &g.c, &g.i, &mut after, p.dims];
-        cu.launch(&MODULE, sized!("cotangents_states", p.tiles), p.dtype, p.outer(), args);
         let ((to_c, acc_c), (to_n, acc_n)) = (dc0.target(), dn0.target());
-        let args = args![dc, dn, &mut after, &g.c, to_c, acc_c, to_n, acc_n, &mut first, p.heads, p.dims];
-        cu.launch(&MODULE, "scan_backward", p.dtype, cu.elements(p.heads * p.state()), args);
+        if let Some(over) = p.along() {
+            let inputs: &[Arg] = args![dc, dn, &x[0], dh, &by, &last, &g.c, &g.i];
+            let outputs = args![&mut after, to_c, acc_c, to_n, acc_n, &mut first, p.dims];
+            cu.launch(&MODULE, sized!("states_backward", p.tiles), p.dtype, over, &[inputs, &outputs[..]].concat());
+        } else {
+            let args = args![&x[0], dh, &by, &last, &g.c, &g.i, &mut after, p.dims];
+            cu.launch(&MODULE, sized!("cotangents_states", p.tiles), p.dtype, p.outer(), args);
+            let args = args![dc, dn, &mut after, &g.c, to_c, acc_c, to_n, acc_n, &mut first, p.heads, p.dims];
+            cu.launch(&MODULE, "scan_backward", p.dtype, cu.elements(p.heads * p.state()), args);
+        }
         let bounds = p.heads * (p.chunks + 1);
         let mut dots = p.temp(bounds);
         let args = args![states, c_last, n_last, &first, &after, &mut dots, p.dims];
