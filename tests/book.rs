@@ -145,7 +145,7 @@ fn every_test_that_a_page_names_is_there() {
         assert!(tracks::buys(mixer).is_some(), "docs/zoo.md says nothing of {mixer}");
     }
     let untested: Vec<&str> = models::names().into_iter().filter(|mixer| tracks::of(mixer).next().is_none()).collect();
-    assert_eq!(untested, ["ttt"], "mixers of which no test shows what they can track");
+    assert_eq!(untested, [""; 0], "mixers of which no test shows what they can track");
 }
 
 #[test]
