@@ -1,5 +1,6 @@
 //! The scans and recurrences on the device against the CPU at sizes that `Op::sample` does not reach: several blocks,
-//! groups and chunks with odd tails, sizes too large for one block, and size zero.
+//! groups and chunks with odd tails, sizes too large for one block, and size zero. The states of mLSTM with their last
+//! column are in memories.cuh.
 #![allow(clippy::unwrap_used)]
 
 mod device;

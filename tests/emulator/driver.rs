@@ -69,7 +69,8 @@ fn static_shared_memory_counts_towards_the_limits() {
     let Some(m) = machine() else { return };
     let module = m.module(SOURCE, "turn.cu");
     // SAFETY: the function is loaded.
-    let get = |kernel, attribute| unsafe { result::function::get_function_attribute(module.function(kernel), attribute) };
+    let get =
+        |kernel, attribute| unsafe { result::function::get_function_attribute(module.function(kernel), attribute) };
     let own = 32 * 4 + 32 * 8;
     assert_eq!(["turn", "twice"].map(|kernel| get(kernel, OWN).unwrap()), [128, own]);
     assert_eq!(get("twice", LIMIT), Ok(49_152 - own));
