@@ -3,7 +3,10 @@
 //! The ops are those that the tape finds when the mixer runs, each at the line that called it. A page's row of equations
 //! leads to the derivatives of the ops in its lines, which are on a page of their own, as the source of each op has them.
 
-use super::frame::{around, words};
+use super::{
+    cores::{above, block, indent, name_of},
+    frame::{around, words},
+};
 use crate::{
     autograd::{Called, Kernels, Tape},
     error::quietly,
@@ -12,7 +15,7 @@ use crate::{
     train::config::TrainConfig,
 };
 use maud::{Markup, html};
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::LazyLock};
+use std::ops::RangeInclusive;
 
 /// The page with the derivatives.
 pub const PAGE: &str = "derivatives.html";
@@ -42,21 +45,15 @@ pub fn called(mixer: &str) -> Vec<Called> {
 const MOVES: [&str; 6] = ["narrow", "concat", "permute", "cast", "embedding", "gather"];
 
 /// The ops of some lines of a file, each once: those that the lines call themselves, and those of other mixers' functions
-/// in them, such as `delta_net::step`. Where they call none, those of any function in them.
+/// in them, such as `delta_net::step`.
 pub fn ops(calls: &[Called], path: &str, source: &str, lines: &[RangeInclusive<usize>]) -> Vec<&'static str> {
     let lines: Vec<RangeInclusive<usize>> = lines.iter().map(|range| statement(source, range)).collect();
     let mut all = listed(calls, path, &lines);
-    all.extend(through_functions(calls, (source, None), &lines, (false, 3)));
-    if all.is_empty() {
-        all = through_functions(calls, (source, None), &lines, (true, 3));
-    }
-    let mut seen = vec![];
-    all.retain(|op| {
-        !seen.contains(op) && {
-            seen.push(*op);
-            true
+    for op in elsewhere(calls, (source, None), &lines, 3) {
+        if !all.contains(&op) {
+            all.push(op);
         }
-    });
+    }
     all
 }
 
@@ -72,63 +69,37 @@ fn listed(calls: &[Called], path: &str, lines: &[RangeInclusive<usize>]) -> Vec<
     all
 }
 
-/// The ops in the functions of [`HELPERS`] that these lines call, and so on. Without `any`, only calls that name a file
-/// count: `delta_net::step`. `home` is the file of the lines, if it is one of those; a function that a mixer's own file
-/// has is left out, for it has equations of its own.
-fn through_functions(
+/// The ops in the functions of [`HELPERS`] that these lines call by the name of the file, `delta_net::step`, and in those
+/// that such a function calls in its own file, `home`.
+fn elsewhere(
     calls: &[Called],
     (source, home): (&str, Option<&str>),
     lines: &[RangeInclusive<usize>],
-    (any, deep): (bool, usize),
+    deep: usize,
 ) -> Vec<&'static str> {
     let code: Vec<&str> = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let has = |name: &str| ['(', '<'].iter().any(|end| source.contains(&format!("fn {name}{end}")));
     let mut all = vec![];
     for line in lines.iter().flat_map(|range| range.clone()).filter_map(|line| code.get(line - 1)) {
         for (end, _) in line.match_indices('(') {
             let (before, name) = line[..end].split_at(line[..end].rfind(|c| !is_name(c)).map_or(0, |at| at + 1));
-            let file = before.strip_suffix("::").and_then(|before| before.rsplit(|c| !is_name(c)).next());
-            let file = file.filter(|file| file.starts_with(char::is_lowercase)).map(|file| format!("{file}.rs"));
-            let file = file.or_else(|| home.filter(|_| has(name)).map(String::from));
-            if file.is_none() && (!any || has(name)) {
-                continue;
-            }
-            let named = FUNCTIONS.get(name).into_iter().flatten();
-            for (helper, text, within) in named.filter(|at| file.as_ref().is_none_or(|file| at.0 == file)) {
-                let within = [within.clone()];
-                all.extend(listed(calls, &format!("src/models/{helper}"), &within));
-                if deep > 0 {
-                    all.extend(through_functions(calls, (text, Some(helper)), &within, (any, deep - 1)));
+            let named = before.strip_suffix("::").and_then(|before| before.rsplit(|c| !is_name(c)).next());
+            for (file, text) in HELPERS {
+                if named.map_or(home == Some(file), |stem| file.strip_suffix(".rs") == Some(stem)) {
+                    let lines: Vec<&str> = text.lines().collect();
+                    let first = lines.iter().position(|line| name_of(line) == Some(name));
+                    let Some(range) = first.and_then(|first| block(&lines, first)) else { continue };
+                    let within = [range.start() + 1..=range.end() + 1];
+                    all.extend(listed(calls, &format!("src/models/{file}"), &within));
+                    if deep > 0 {
+                        all.extend(elsewhere(calls, (text, Some(file)), &within, deep - 1));
+                    }
                 }
             }
         }
     }
     all
 }
-
-/// A function of [`HELPERS`]: the file, its text, and the lines from 1.
-type Function = (&'static str, &'static str, RangeInclusive<usize>);
-
-/// The functions of [`HELPERS`] by name.
-static FUNCTIONS: LazyLock<BTreeMap<&str, Vec<Function>>> = LazyLock::new(|| {
-    let mut all: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for (file, text) in HELPERS {
-        let lines: Vec<&str> = text.lines().collect();
-        for (first, line) in lines.iter().enumerate() {
-            let Some((seen_by, head)) = line.trim_start().split_once("fn ") else { continue };
-            let Some((name, _)) =
-                head.split_once(['<', '(']).filter(|_| seen_by.is_empty() || seen_by.starts_with("pub"))
-            else {
-                continue;
-            };
-            let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(line);
-            let Some(last) = (first..lines.len()).find(closes) else { continue };
-            all.entry(name).or_default().push((file, text, first + 1..=last + 1));
-        }
-    }
-    all
-});
 
 /// Lines from 1, made longer to whole statements.
 fn statement(source: &str, range: &RangeInclusive<usize>) -> RangeInclusive<usize> {
@@ -154,10 +125,9 @@ const FILES: [(&str, &str); 36] = files! { "ops":
     "stabiliser.rs" "tril_matmul.rs"
 };
 
-/// The files, below `src/models`, of functions that mixers call.
-const HELPERS: [(&str, &str); 15] = files! { "models":
-    "conv.rs" "delta_net.rs" "ema.rs" "gla.rs" "gpt.rs" "linear_transformer.rs" "lti.rs" "mamba.rs" "maps.rs" "memories.rs" "mod.rs"
-    "positions.rs" "ttt.rs" "weights.rs" "xlstm.rs"
+/// The files, below `src/models`, of functions that mixers call by the name of the file.
+const HELPERS: [(&str, &str); 10] = files! { "models":
+    "delta_net.rs" "ema.rs" "gla.rs" "gpt.rs" "kda.rs" "linear_transformer.rs" "lti.rs" "mamba.rs" "memories.rs" "positions.rs"
 };
 
 /// The file and the derivative of an op: lines from 1 of the file.
@@ -223,14 +193,13 @@ fn code_of(op: &str) -> Option<Entry> {
         if let Some(at) = lines.iter().position(|line| line.starts_with(&format!("    {name}: |g"))) {
             return Some(Entry { path, source, kind: Kind::Binary, lines: vec![at + 1..=at + 1] });
         }
-        let block = |kind: &str| {
+        let kind_block = |kind: &str| {
             let first = lines.iter().position(|line| line.starts_with(&format!("impl {kind} for {name} ")))?;
-            let last = (first..lines.len()).find(|&i| lines[i] == "}")?;
-            Some(above(&lines, first) + 1..=last + 1)
+            block(&lines, first).map(|range| range.start() + 1..=range.end() + 1)
         };
-        let (terms, own) = (block("Terms"), block("Primitive"));
+        let (terms, own) = (kind_block("Terms"), kind_block("Primitive"));
         let kind = if terms.is_some() { Kind::Terms } else { Kind::Own };
-        let function = block("pointwise::Function");
+        let function = kind_block("pointwise::Function");
         let kind = if function.is_some() { Kind::Function } else { kind };
         return Some(Entry { path, source, kind, lines: [function, own, terms].into_iter().flatten().collect() });
     }
@@ -240,14 +209,10 @@ fn code_of(op: &str) -> Option<Entry> {
 /// The lines, from 1, of the formula of the op that line `at` names, from 0: the function, the call of a macro that has
 /// it, and the functions of the file that these call.
 fn formula(lines: &[&str], at: usize) -> Vec<RangeInclusive<usize>> {
-    let function = |first: usize| {
-        let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(lines[first]);
-        (first..lines.len()).find(closes).map(|last| above(lines, first)..=last)
-    };
     let is_formula = |i: &usize| lines[*i].trim_start().starts_with("fn formula<");
     let in_macro = lines[at].contains("!(");
     let first = if in_macro { (0..at).find(is_formula) } else { (at..lines.len()).find(is_formula) };
-    let mut all: Vec<RangeInclusive<usize>> = first.and_then(function).into_iter().collect();
+    let mut all: Vec<RangeInclusive<usize>> = first.and_then(|first| block(lines, first)).into_iter().collect();
     if in_macro {
         let last = (at..lines.len()).find(|&i| lines[i].ends_with(");")).unwrap_or(at);
         all.push(at..=last);
@@ -255,23 +220,13 @@ fn formula(lines: &[&str], at: usize) -> Vec<RangeInclusive<usize>> {
     let text: String =
         all.iter().flat_map(|range| lines[range.clone()].iter().map(|line| format!("{line}\n"))).collect();
     for (i, line) in lines.iter().enumerate() {
-        let head = line.strip_prefix("pub ").unwrap_or(line).strip_prefix("fn ");
-        let Some((name, _)) = head.and_then(|head| head.split_once(['<', '('])) else { continue };
+        let Some(name) = name_of(line).filter(|_| indent(line) == 0) else { continue };
         let calls = |before: char| text.contains(&format!("{before}{name}("));
         if [' ', '(', '!', '&'].into_iter().any(calls) {
-            all.extend(function(i));
+            all.extend(block(lines, i));
         }
     }
     all.iter().map(|range| range.start() + 1..=range.end() + 1).collect()
-}
-
-fn indent(line: &str) -> usize {
-    line.len() - line.trim_start().len()
-}
-
-/// The first line, from 0, of the documentation above line `at`.
-fn above(lines: &[&str], at: usize) -> usize {
-    (0..at).rev().take_while(|&i| lines[i].trim_start().starts_with(['/', '#'])).last().unwrap_or(at)
 }
 
 /// The links to the derivatives of these ops.

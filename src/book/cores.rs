@@ -49,20 +49,31 @@ pub fn of(mixer: &str) -> Option<&'static Core> {
 /// The functions of a file with marks in them, as ranges of lines from 0.
 pub fn functions(source: &str, marked: &[usize]) -> Vec<RangeInclusive<usize>> {
     let lines: Vec<&str> = source.lines().collect();
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let is_head = |line: &str| line.trim_start().trim_start_matches("pub ").starts_with("fn ");
     let mut all: Vec<RangeInclusive<usize>> = vec![];
     for &line in marked {
-        let at = line - 1;
-        let Some(first) = (0..=at).rev().find(|&i| is_head(lines[i])) else { continue };
-        let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(lines[first]);
-        let last = (at..lines.len()).find(closes).unwrap_or(at);
-        // Its documentation too.
-        let above = |i: &usize| lines[*i].trim_start().starts_with(['/', '#']);
-        let first = (0..first).rev().take_while(above).last().unwrap_or(first);
-        if !all.contains(&(first..=last)) {
-            all.push(first..=last);
-        }
+        let head = (0..line).rev().find(|&i| name_of(lines[i]).is_some());
+        all.extend(head.and_then(|first| block(&lines, first)).filter(|range| !all.contains(range)));
     }
     all
+}
+
+/// The name of the function that a line begins.
+pub(super) fn name_of(line: &str) -> Option<&str> {
+    let (seen_by, head) = line.trim_start().split_once("fn ")?;
+    (seen_by.is_empty() || seen_by.starts_with("pub")).then(|| head.split(['<', '(']).next()).flatten()
+}
+
+/// The lines, from 0, of what begins at line `first` and ends with a brace: its documentation too.
+pub(super) fn block(lines: &[&str], first: usize) -> Option<RangeInclusive<usize>> {
+    let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(lines[first]);
+    Some(above(lines, first)..=(first..lines.len()).find(closes)?)
+}
+
+/// The first line, from 0, of the documentation above line `at`.
+pub(super) fn above(lines: &[&str], at: usize) -> usize {
+    (0..at).rev().take_while(|&i| lines[i].trim_start().starts_with(['/', '#'])).last().unwrap_or(at)
+}
+
+pub(super) fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
 }

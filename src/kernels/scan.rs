@@ -129,8 +129,8 @@ pub(super) fn sequences<T: Real, const N: usize>(
     }
 }
 
-/// The same backwards: `run(i, g)` gets the gradients of the last states of run i and leaves those of h0, `like` which
-/// they are.
+/// The same backwards: `run(i, g)` gets the gradients of the last states of run i and leaves those of h0. All states have
+/// the shape of `like`.
 pub(super) fn sequences_back<T: Real, const N: usize>(
     cpu: &Cpu,
     (d, like): (usize, &Tensor),

@@ -142,10 +142,13 @@ impl<const N: usize> TokenShift<N> {
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> [Var<'t>; N] {
         let past = state.s[at];
         state.s[at] = remembered(past, x);
-        self.mu.map(|mu| {
+        let mut all = [x; N];
+        // A closure would not know its caller's line.
+        for (y, &mu) in all.iter_mut().zip(&self.mu) {
             let mu = p[mu].reshape([self.width, 1]);
-            x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past)
-        })
+            *y = x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past);
+        }
+        all
     }
 
     /// The last token as an entry of the state.

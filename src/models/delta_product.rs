@@ -29,7 +29,7 @@
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{
-    delta_net::{self, read, write},
+    delta_net::{self, read},
     prelude::*,
 };
 use crate::ops::erase_write::{last_of, only};
@@ -45,7 +45,7 @@ pub(crate) fn step<'t>(
 ) -> (Var<'t>, Var<'t>) {
     for j in 0..k.shape().at(1) {
         // (S_{t,0})
-        s = write(at(k, j), at(v, j), at(beta, j), s.named("S_before")); // (S_{t,j})
+        s = delta_net::write(at(k, j), at(v, j), at(beta, j), s.named("S_before")); // (S_{t,j})
     }
     (read(q, s, scale), s) // (o_t)
 }

@@ -30,7 +30,7 @@
 //! | chunked | (3) for C steps at a time: O(T D (C + N) + D N³ log C) |
 
 use super::{
-    lti::{Fixed, bilinear, check_order, power, powers, taps},
+    lti::{self, Fixed, check_order, power, powers, taps},
     prelude::*,
 };
 
@@ -57,7 +57,7 @@ impl Legendre {
     /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`, with `gbt` and 1 − `gbt` for the two ½.
     pub fn held<'t>(&self, log_dt: Var<'t>, gbt: f64) -> (Var<'t>, Var<'t>) {
         let dt = log_dt.exp().reshape([log_dt.shape().last(), 1, 1]);
-        bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt) // (Ā)
+        lti::bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt) // (Ā)
     }
 }
 

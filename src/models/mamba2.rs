@@ -21,7 +21,7 @@
 //! Shapes: B, C [B, T, H, N], x, y [B, T, H, P], z [B, T, E], Δ, Ā [B, T, H], S [B, H, N, P], out [B, T, D]; forms and
 //! their work as in [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
 
-use super::{mamba::transition, memories::gated, prelude::*};
+use super::{mamba, memories::gated, prelude::*};
 use crate::ops::scan::linear_scan;
 
 /// Added to Ā: it is not 0 then, and has a sign and a logarithm.
@@ -32,7 +32,7 @@ type Inputs<'t> = [Var<'t>; 4];
 
 /// Equations (1) and (2) for one token, without D: S [B, H, N, P] to y [B, H, P] and the next S.
 pub(crate) fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
-    let a_bar = transition(g, s).named("A_bar"); // (Ā_t)
+    let a_bar = mamba::transition(g, s).named("A_bar"); // (Ā_t)
     let state = insert_axis(insert_axis(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x")); // (1)
     (recall(state, c.named("C")).named("y"), state) // (2)
 }
@@ -46,7 +46,7 @@ pub(crate) fn sequence<'t>(inputs: Inputs<'t>, state: Var<'t>, s: f64, form: For
     if s == 1.0 || t == 0 {
         return gated([c, b, x, insert_axis(g, 3)], state, 1.0, form);
     }
-    let a_bar = transition(g, s) + LEAST;
+    let a_bar = mamba::transition(g, s) + LEAST;
     let size = a_bar.square().sqrt();
     let start = g.tape().full([batch, h], g.dtype(), 1.0);
     let (signs, last) = linear_scan(a_bar / size, zeros_like(g), start, form.chunk(t));
