@@ -56,6 +56,16 @@ impl Tiles {
         let numbers = self.slices(dtype, self.r) + matrices * c * (c + 8) + more;
         Launch::blocks(blocks, 256).shared(numbers * if dtype == DType::F64 { 8 } else { 4 })
     }
+
+    /// Blocks that go along a head, each with a tile of rows and 32 columns of its state [K, V] and so many numbers in shared
+    /// memory for each step of a chunk (`along` in memories.cuh), if they are enough to fill a device: about one for each
+    /// processor of an H100. The number was compared at one size only, 256 blocks. (The choice depends on sizes alone, so
+    /// that every device adds in the same order.)
+    pub fn along(self, heads: usize, [k, v]: [usize; 2], dtype: DType, numbers: usize) -> Option<Launch> {
+        let blocks = heads * self.over(k) * v.div_ceil(32);
+        let numbers = self.slices(dtype, 2) + numbers * self.side();
+        (blocks >= 128).then(|| Launch::blocks(blocks, 256).shared(numbers * if dtype == DType::F64 { 8 } else { 4 }))
+    }
 }
 
 /// The name of a kernel for these tiles.

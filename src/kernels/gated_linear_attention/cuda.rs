@@ -122,14 +122,9 @@ impl<'a> Plan<'a> {
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
-    /// Blocks that go along a head, each with a tile of rows and 32 columns of its state, if they are enough to fill a
-    /// device: about one for each processor of an H100. The number was compared at one size only, 256 blocks. (The choice
-    /// depends on sizes alone, so that every device adds in the same order.)
+    /// Blocks that go along a head, if they fill a device.
     fn along(&self) -> Option<Launch> {
-        let blocks = self.heads * self.tiles.over(self.k) * self.v.div_ceil(32);
-        let numbers = self.tiles.slices(self.dtype, 2) + 3 * self.tiles.side();
-        let launch = Launch::blocks(blocks, 256).shared(numbers * self.dtype.real().bytes());
-        (self.w == self.v && blocks >= 128).then_some(launch)
+        self.tiles.along(self.heads, [self.k, self.v], self.dtype, 3).filter(|_| self.w == self.v)
     }
 
     /// The chunks' additions to the state, and the state before each chunk.

@@ -70,9 +70,14 @@ impl<'a> Plan<'a> {
         self.k * (self.v + 1)
     }
 
-    /// A block for each of so many tiles of each chunk, with the weights of its steps: three numbers and a double.
+    /// The weights of a step: three numbers, and a double counted by the numbers that it takes.
+    fn weights(&self) -> usize {
+        3 + 8 / self.dtype.real().bytes()
+    }
+
+    /// A block for each of so many tiles of each chunk, with the weights of its steps.
     fn over(&self, tiles: usize, matrices: usize, more: usize) -> Launch {
-        let weights = (3 + 8 / self.dtype.real().bytes()) * self.tiles.side();
+        let weights = self.weights() * self.tiles.side();
         self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + weights)
     }
 
@@ -81,13 +86,9 @@ impl<'a> Plan<'a> {
         self.over(self.tiles.over(self.k) * self.tiles.over(self.v.max(1)), 0, 0)
     }
 
-    /// Blocks that go along a head, if they are enough to fill a device (as in linear attention), with two more numbers for
-    /// each step.
+    /// Blocks that go along a head, if they fill a device: with the weights of a step, and two ratios.
     fn along(&self) -> Option<Launch> {
-        let blocks = self.heads * self.tiles.over(self.k) * self.v.div_ceil(32);
-        let weights = (5 + 8 / self.dtype.real().bytes()) * self.tiles.side();
-        let numbers = self.tiles.slices(self.dtype, 2) + weights;
-        (blocks >= 128).then(|| Launch::blocks(blocks, 256).shared(numbers * self.dtype.real().bytes()))
+        self.tiles.along(self.heads, [self.k, self.v], self.dtype, self.weights() + 2)
     }
 
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
