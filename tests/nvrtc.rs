@@ -262,6 +262,29 @@ fn a_device_gets_machine_code_or_text() {
     contains(String::from_utf8_lossy(&text), ".target sm_90");
 }
 
+/// The machine code that a device gets has the kernel that it asked for, and no other.
+#[test]
+#[ignore = "needs NVRTC; .ci/run runs it"]
+fn of_a_file_one_kernel_is_compiled() {
+    if !load() {
+        return skipped("NVRTC was not found");
+    }
+    let text = "template <int N> __device__ void put(S* x) { st(x, N); }\n\
+                #define KERNELS(N) KERNEL(put_##N)(S* x) { put<N>(x); } BOUND_KERNEL(bound_##N, 64, N ? 2 : 1)(S* x) { put<N>(x); }\n\
+                KERNELS(1)\nKERNELS(2)\n";
+    let module = Module::new("tests/two.cu", Vec::leak(vec![text]));
+    let names = |source: &str| {
+        let (log, ptx) = compile(module.name, source, "sm_90").unwrap();
+        let mut names: Vec<String> = parse(&log, &ptx).into_keys().collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&module.source(DType::F32)), ["bound_1", "bound_2", "put_1", "put_2"]);
+    for one in ["bound_1", "bound_2", "put_1", "put_2"] {
+        assert_eq!(names(&module.source_of(DType::F32, one)), [one]);
+    }
+}
+
 /// So that a machine with a GPU, which is lent for minutes, need not compile: `scripts/gpu_check.sh pack` runs this.
 #[test]
 #[ignore = "fills the directory that TAPEZOO_CUBINS names with the kernels for the device that TAPEZOO_ARCH names"]
@@ -269,14 +292,15 @@ fn every_kernel_into_a_cache() {
     let (Ok(to), Ok(arch)) = (std::env::var("TAPEZOO_CUBINS"), std::env::var("TAPEZOO_ARCH")) else { return };
     assert!(load(), "NVRTC was not found");
     let (cache, modules) = (Cache::at(Path::new(&to)), modules());
-    let dtypes = [DType::F32, DType::BF16, DType::F64];
-    let sizes = |m: &Module| match m.sizes() {
-        none if none.is_empty() => vec![None],
-        sizes => sizes.into_iter().chain([""]).map(Some).collect(),
-    };
+    let names = side_by_side(&modules, |m| {
+        let (log, ptx) = compile(m.name, &m.source(DType::F32), &arch).unwrap();
+        parse(&log, &ptx).into_keys().collect::<Vec<_>>()
+    });
     let jobs: Vec<_> = modules
         .iter()
-        .flat_map(|m| sizes(m).into_iter().flat_map(move |s| dtypes.map(|dtype| (m, s, dtype))))
+        .zip(&names)
+        .flat_map(|(m, names)| names.iter().map(move |name| (m, name)))
+        .flat_map(|(m, name)| [DType::F32, DType::BF16, DType::F64].map(|dtype| (m, name, dtype)))
         .collect();
-    side_by_side(&jobs, |(m, size, dtype)| drop(image(&cache, m.name, &m.source_in(*dtype, *size), &arch).unwrap()));
+    side_by_side(&jobs, |(m, name, dtype)| drop(image(&cache, m.name, &m.source_of(*dtype, name), &arch).unwrap()));
 }

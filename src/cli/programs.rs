@@ -4,7 +4,7 @@ use super::{
     book, dyck, exchange, exercise, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking,
     sweep, tables, train, verify,
 };
-use crate::models;
+use crate::{cuda::ahead::helper, models};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
@@ -98,6 +98,9 @@ Environment:
 
 /// The program: read the command line, and do what it says.
 pub fn tapezoo() -> ExitCode {
+    if let Some(status) = helper() {
+        return status;
+    }
     let matches = command().get_matches();
     let Some((name, matches)) = matches.subcommand() else { unreachable!("a subcommand is required") };
     PROGRAMS.iter().find(|program| program.name == name).map_or(ExitCode::FAILURE, |program| (program.run)(matches))
@@ -105,6 +108,9 @@ pub fn tapezoo() -> ExitCode {
 
 /// One of the subcommands as a program of its own.
 pub fn alone(name: &str) -> ExitCode {
+    if let Some(status) = helper() {
+        return status;
+    }
     match PROGRAMS.iter().find(|program| program.name == name) {
         Some(program) => (program.run)(&(program.command)().get_matches()),
         None => fail(&crate::error::Error::config(format!("there is no program '{name}'")), 2),

@@ -324,7 +324,7 @@ __device__ void near_scores(const Strip<R>& gates, const typename Strip<R>::Stor
 // --- The kernels' bodies. ---
 
 // Small enough for three blocks, of the largest tiles.
-#define FADE_KERNEL(R) extern "C" __global__ __launch_bounds__(256, sizeof(S) == 2 && R == 4 ? 3 : 1) void
+#define FADE_KERNEL(R, NAME) BOUND_KERNEL(NAME, 256, sizeof(S) == 2 && R == 4 ? 3 : 1)
 
 // Queries and keys as they come from and to the state, and what all steps of a chunk leave, if wanted; and the scores.
 template <int R, class P>

@@ -34,7 +34,7 @@ pub use device::Device;
 #[doc(hidden)]
 pub use gpu::emulator;
 #[doc(hidden)]
-pub use gpu::{Block, Gpu, Graph, Mark, Pinned};
+pub use gpu::{Block, Gpu, Graph, Mark, Pinned, ahead};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cache, compile, locate};

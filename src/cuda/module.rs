@@ -16,9 +16,9 @@ const FADE: &str = include_str!("fade.cuh");
 
 /// A `.cu` file: a static beside the op that launches its kernels.
 ///
-/// It is compiled once for each element type. Kernels that there are in several sizes stand in a macro, and each size
-/// in a line of its own, `KERNELS(4)` or `LSTM_KERNELS(16_1, …)`, where the first argument ends the kernels' names. Of
-/// such lines a device compiles what it launches: all of them would take seconds.
+/// Its kernels are declared as `KERNEL(name)(arguments)`, or with another of the macros in `prelude.cuh` and
+/// `tiles.cuh`. A device compiles one of them at a time, for the element type that it is launched with: all kernels of
+/// some files would take many seconds.
 pub struct Module {
     /// Its path under `src/`, in errors.
     pub name: &'static str,
@@ -46,28 +46,12 @@ impl Module {
         if self.parts.len() == 1 { edited(self.name) } else { None }
     }
 
-    /// The size in the name of a kernel, if its file has lines of sizes; empty for one that has no size.
-    pub fn size_of<'a>(&self, kernel: &'a str) -> Option<&'a str> {
-        let sizes = self.sizes();
-        let ends = |size: &&&str| kernel.strip_suffix(**size).is_some_and(|rest| rest.ends_with('_'));
-        let own = sizes.iter().filter(ends).map(|size| size.len()).max().unwrap_or(0);
-        (!sizes.is_empty()).then(|| &kernel[kernel.len() - own..])
+    /// The source for one element type: the types, the prelude, the file; of its kernels only this one.
+    pub fn source_of(&self, dtype: DType, kernel: &str) -> String {
+        format!("#define ONE_KERNEL\n#define ONLY_{kernel} ~, extern \"C\"\n{}", self.source(dtype))
     }
 
-    /// The sizes that its kernels come in.
-    pub fn sizes(&self) -> Vec<&'static str> {
-        self.parts.iter().flat_map(|part| part.lines()).filter_map(size).collect()
-    }
-
-    /// The source for one element type: the types, the prelude, the file; of its lines of sizes only this one, if any.
-    pub fn source_in(&self, dtype: DType, only: Option<&str>) -> String {
-        let text = self.source(dtype);
-        let Some(only) = only else { return text };
-        let kept = |line: &&str| size(line).is_none_or(|size| size == only);
-        text.lines().map(|line| format!("{}\n", Some(line).filter(kept).unwrap_or(""))).collect()
-    }
-
-    /// The whole source for one element type.
+    /// The source for one element type, with all kernels.
     pub fn source(&self, dtype: DType) -> String {
         // The largest number, the least normal one, and the fastest rate of decay (`ops::elementwise::fastest`).
         let (s, real, largest, least, fastest) = match dtype {
@@ -97,13 +81,6 @@ impl Module {
         }
         if real == "float" { suffixed(&text) } else { text }
     }
-}
-
-/// The size for which a line makes kernels, if it does.
-fn size(line: &str) -> Option<&str> {
-    let (name, rest) = line.split_once('(')?;
-    let made = name.ends_with("KERNELS") && name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_');
-    made.then(|| rest.split([',', ')']).next()).flatten()
 }
 
 fn edited(name: &str) -> Option<String> {

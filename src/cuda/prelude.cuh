@@ -4,6 +4,18 @@
 //
 // Kernels include nothing. Inline PTX stands in this file only, with a version for the emulator under CUEMU.
 
+// A kernel. Where the loader has defined ONE_KERNEL, and ONLY_NAME for the one that it wants, the others are templates
+// that nobody makes, and cost no time: NVRTC takes seconds for all kernels of some files.
+#ifdef ONE_KERNEL
+#define SECOND(A, B, ...) B
+#define CHOICE(...) SECOND(__VA_ARGS__)
+#define AS_KERNEL(NAME) CHOICE(ONLY_##NAME, template <int>, ~)
+#else
+#define AS_KERNEL(NAME) extern "C"
+#endif
+#define KERNEL(NAME) AS_KERNEL(NAME) __global__ void NAME
+#define BOUND_KERNEL(NAME, ...) AS_KERNEL(NAME) __global__ void __launch_bounds__(__VA_ARGS__) NAME
+
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef long long i64;

@@ -32,8 +32,8 @@ __device__ inline u32 tiles(i64 n, u32 c) { return (u32)((u64)(n + c - 1) / c); 
 // Registers are shared out so that a multiprocessor has room for two blocks; for one of large kernels, and where
 // threads hold wider numbers.
 enum { BLOCKS = sizeof(S) == 2 ? 2 : 1 };
-#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, BLOCKS) void
-#define LARGE_TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
+#define TILED_KERNEL(NAME) BOUND_KERNEL(NAME, 256, BLOCKS)
+#define LARGE_TILED_KERNEL(NAME) BOUND_KERNEL(NAME, 256, 1)
 
 // Rows of numbers in memory, `apart` from one to the next. There are those from `low` to `rows`, of `width` numbers;
 // none if x is null.

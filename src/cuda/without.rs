@@ -28,6 +28,25 @@ pub struct Pinned<T> {
     of: PhantomData<T>,
 }
 
+/// Kernels compiled before a run begins: none.
+pub mod ahead {
+    /// The source of a file; there is none.
+    pub enum Source {}
+
+    /// To be called first of all by a program that trains on devices; see the module of the same name with the feature.
+    pub fn helper() -> Option<std::process::ExitCode> {
+        None
+    }
+
+    /// The sources that this work needs: none, and it is not done.
+    pub fn rehearse(_target: Option<(super::Device, &'static str)>, _work: impl FnOnce()) -> Vec<Source> {
+        vec![]
+    }
+
+    /// Compile none.
+    pub fn compile_ahead(_sources: Vec<Source>, _told: &(dyn Fn(usize, usize) + Sync)) {}
+}
+
 /// Methods that are never called: there is no device.
 macro_rules! never {
     ($of:ident: $($vis:vis fn $name:ident(&self$(, $arg:ident: $ty:ty)* $(,)?) $(-> $ret:ty)?;)*) => {

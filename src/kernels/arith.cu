@@ -150,14 +150,14 @@ __device__ void rows(const Sum& s, real scale, S* d, int acc, real* sums) {
 
 #define SPACE Ints<5> kn, Ints<5> ky, Ints<5> ka, Ints<5> kb, Ints<5> rn, Ints<5> ry, Ints<5> ra, Ints<5> rb
 #define GRADIENT(NAME, TILING) \
-    extern "C" __global__ void NAME##_##TILING(const S* g, const S* a, const S* b, int second, real scale, S* d, int acc, \
+    KERNEL(NAME##_##TILING)(const S* g, const S* a, const S* b, int second, real scale, S* d, int acc, \
                                                real* sums, i64 kept, i64 reduced, i64 chunk, SPACE) { \
         const Sum s = {g, a, b, second, kept, reduced, chunk, kn, ky, ka, kb, rn, ry, ra, rb}; \
         TILING<NAME##_>(s, scale, d, acc, sums); \
     }
 #define GRADIENTS(NAME) GRADIENT(NAME, serial) GRADIENT(NAME, columns) GRADIENT(NAME, rows)
 #define BINARY(NAME) \
-    extern "C" __global__ void NAME##_forward(const S* a, const S* b, S* y, i64 size, int flat, Ints<5> n, Ints<5> sa, \
+    KERNEL(NAME##_forward)(const S* a, const S* b, S* y, i64 size, int flat, Ints<5> n, Ints<5> sa, \
                                               Ints<5> sb) { \
         forward<NAME##_>(a, b, y, size, flat, n, sa, sb); \
     } \
@@ -173,12 +173,12 @@ typedef add_ sum_;
 GRADIENTS(sum)
 
 // y = mul x + add, or y += … ; reads and writes each element once.
-extern "C" __global__ void affine(const S* x, S* y, real mul, real add, int acc, i64 n) {
+KERNEL(affine)(const S* x, S* y, real mul, real add, int acc, i64 n) {
     map(y, acc, n, [&](i64 i) { return mul * ld(x + i) + add; });
 }
 
 // d[o, i, j] (+)= scale g[o, j] over [outer, n, inner]: the gradient of a sum over the middle axis.
-extern "C" __global__ void repeat(const S* g, S* d, int acc, real scale, i64 size, i64 n, i64 inner) {
+KERNEL(repeat)(const S* g, S* d, int acc, real scale, i64 size, i64 n, i64 inner) {
     map(d, acc, size, [&](i64 i) {
         const i64 row = divide(i, inner), outer = divide(row, n);
         return scale * ld(g + outer * inner + (i - row * inner));

@@ -174,7 +174,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
 }
 
 #define CONV_FORWARD_KERNELS(NAME, N, V) \
-    extern "C" __global__ void __launch_bounds__(256, N == 4 && (V == 1 || sizeof(real) == 4) ? 2 : 1) conv_forward_##NAME( \
+    BOUND_KERNEL(conv_forward_##NAME, 256, N == 4 && (V == 1 || sizeof(real) == 4) ? 2 : 1)( \
         const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ bias, \
         S* __restrict__ y, i64 b, i64 t, i64 d, i64 taps, i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
@@ -182,7 +182,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
 #define CONV_KERNELS(N) \
     CONV_FORWARD_KERNELS(N, N, 1) \
-    extern "C" __global__ void __launch_bounds__(256, N == 4 && sizeof(real) == 4 ? 2 : 1) conv_backward_##N( \
+    BOUND_KERNEL(conv_backward_##N, 256, N == 4 && sizeof(real) == 4 ? 2 : 1)( \
         const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ g, \
         S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, \
         i64 taps, i64 from, i64 steps) { \

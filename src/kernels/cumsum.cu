@@ -4,7 +4,7 @@
 // warps. Limited by memory: x is read once and y written once, however long the axis.
 
 // yₜ = Σ xᵢ over i ≤ t, or over i ≥ t where `back`, of rows: a warp has a row, 32 entries at a time.
-extern "C" __global__ void cumsum_rows(const S* x, S* y, int acc, i64 rows, i64 n, int back) {
+KERNEL(cumsum_rows)(const S* x, S* y, int acc, i64 rows, i64 n, int back) {
     const int lane = threadIdx.x % 32;
     for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
         real carry = 0;
@@ -25,7 +25,7 @@ extern "C" __global__ void cumsum_rows(const S* x, S* y, int acc, i64 rows, i64 
 
 // The same of columns: a block has up to 32 of them. Its warps have 8 entries each of a piece of the axis, and add the
 // sum of all entries before their own.
-extern "C" __global__ void cumsum_columns(const S* x, S* y, int acc, i64 columns, i64 n, i64 inner, int back) {
+KERNEL(cumsum_columns)(const S* x, S* y, int acc, i64 columns, i64 n, i64 inner, int back) {
     __shared__ real part[256];
     const int wide = blockDim.x, high = blockDim.y, c = threadIdx.x, h = threadIdx.y;
     const i64 k = (i64)blockIdx.x * wide + c, outer = divide(k, inner), base = outer * n * inner + (k - outer * inner);

@@ -91,10 +91,10 @@ macro_rules! kernels {
                 "    static __device__ real f(real ", stringify!($x), ") { return ", stringify!($f), "; }\n",
                 "    static __device__ real df(real ", stringify!($x), ", real ", stringify!($y), ") { return ", stringify!($df), "; }\n",
                 "};\n",
-                "extern \"C\" __global__ void ", stringify!($name), "_forward(const S* x, S* y, i64 n) {\n",
+                "KERNEL(", stringify!($name), "_forward)(const S* x, S* y, i64 n) {\n",
                 "    map_forward<", stringify!($name), "_>(x, y, n);\n",
                 "}\n",
-                "extern \"C\" __global__ void ", stringify!($name), "_backward(const S* x, const S* y, const S* dy, S* dx, int acc, i64 n) {\n",
+                "KERNEL(", stringify!($name), "_backward)(const S* x, const S* y, const S* dy, S* dx, int acc, i64 n) {\n",
                 "    map_backward<", stringify!($name), "_>(x, y, dy, dx, acc, n);\n",
                 "}\n",
             )),*

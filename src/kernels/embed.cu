@@ -13,7 +13,7 @@
 
 __device__ inline bool inside(int id, i64 n) { return id >= 0 && id < n; }
 
-extern "C" __global__ void embedding(const S* w, const int* ids, S* y, i64 size, i64 v, i64 n) {
+KERNEL(embedding)(const S* w, const int* ids, S* y, i64 size, i64 v, i64 n) {
     map(y, 0, size, [&](i64 i) {
         const i64 row = divide(i, n);
         const int id = ids[row];
@@ -21,7 +21,7 @@ extern "C" __global__ void embedding(const S* w, const int* ids, S* y, i64 size,
     });
 }
 
-extern "C" __global__ void embedding_backward(const int* ids, const S* g, S* d, int acc, real* sums, i64 count, i64 chunk,
+KERNEL(embedding_backward)(const int* ids, const S* g, S* d, int acc, real* sums, i64 count, i64 chunk,
                                               i64 v, i64 n, int tile) {
     extern __shared__ double memory[];
     const int lane = threadIdx.x, warp = threadIdx.y;
@@ -64,7 +64,7 @@ extern "C" __global__ void embedding_backward(const int* ids, const S* g, S* d, 
 }
 
 // y[i] = x[i, ids[i]] for rows of n entries.
-extern "C" __global__ void gather(const S* x, const int* ids, S* y, i64 rows, i64 n) {
+KERNEL(gather)(const S* x, const int* ids, S* y, i64 rows, i64 n) {
     map(y, 0, rows, [&](i64 i) {
         const int id = ids[i];
         return inside(id, n) ? ld(x + i * n + id) : INF - INF;
@@ -72,7 +72,7 @@ extern "C" __global__ void gather(const S* x, const int* ids, S* y, i64 rows, i6
 }
 
 // Only what the ids name is touched where there is a gradient already; all is written where there is none.
-extern "C" __global__ void gather_backward(const int* ids, const S* g, S* d, int acc, i64 rows, i64 n) {
+KERNEL(gather_backward)(const int* ids, const S* g, S* d, int acc, i64 rows, i64 n) {
     if (acc) {
         for (i64 i = thread(); i < rows; i += threads())
             if (inside(ids[i], n)) put(d + i * n + ids[i], ld(g + i), 1);

@@ -5,13 +5,13 @@
 // by memory: forward moves 4 numbers an element, backward 8 (y, x, z, do; dy, dx, dz, products), one more for each
 // gradient that is added to.
 
-extern "C" __global__ void gated_skip_forward(const S* y, const S* d, const S* x, const S* z, S* o, i64 size, i64 n) {
+KERNEL(gated_skip_forward)(const S* y, const S* d, const S* x, const S* z, S* o, i64 size, i64 n) {
     map(o, 0, size, [&](i64 i) {
         return (ld(y + i) + ld(d + i - divide(i, n) * n) * ld(x + i)) * silu(ld(z + i));
     });
 }
 
-extern "C" __global__ void gated_skip_backward(const S* y, const S* d, const S* x, const S* z, const S* g, S* dy,
+KERNEL(gated_skip_backward)(const S* y, const S* d, const S* x, const S* z, const S* g, S* dy,
                                                int acc_y, S* dx, int acc_x, S* dz, int acc_z, S* products, i64 size,
                                                i64 n) {
     for (i64 i = thread(); i < size; i += threads()) {

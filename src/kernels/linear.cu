@@ -1,7 +1,7 @@
 // The bias of y = x wᵀ + b; the products are cuBLAS's.
 
 // y[r, o] = b[o], to which the product then adds. Writes every number once.
-extern "C" __global__ void bias_rows(const S* b, S* y, i64 rows, i64 cols) {
+KERNEL(bias_rows)(const S* b, S* y, i64 rows, i64 cols) {
     for (i64 i = thread(); i < rows * cols; i += threads()) y[i] = b[i % cols];
 }
 
@@ -28,10 +28,10 @@ __device__ void column_sums(const From* g, To* sums, i64 rows, i64 cols, i64 chu
     }
 }
 
-extern "C" __global__ void column_sums_partial(const S* g, real* sums, i64 rows, i64 cols, i64 chunk) {
+KERNEL(column_sums_partial)(const S* g, real* sums, i64 rows, i64 cols, i64 chunk) {
     column_sums(g, sums, rows, cols, chunk, 0);
 }
 
-extern "C" __global__ void __launch_bounds__(1024) column_sums_total(const real* g, S* sums, i64 rows, i64 cols, int acc) {
+BOUND_KERNEL(column_sums_total, 1024)(const real* g, S* sums, i64 rows, i64 cols, int acc) {
     column_sums(g, sums, rows, cols, rows, acc);
 }

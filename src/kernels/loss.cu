@@ -9,7 +9,7 @@
 // up by thread, block, and once more by one block: in an order that sizes alone decide. Limited by memory: 2 numbers
 // a logit each way, and 1 exponential a pass.
 
-extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept, real* sums, int* counts, i64 rows,
+KERNEL(cross_entropy)(const S* x, const int* targets, S* kept, real* sums, int* counts, i64 rows,
                                          i64 n, int lanes, int ignore, real smoothing) {
     __shared__ real scratch[32];
     __shared__ int int_scratch[32];
@@ -55,7 +55,7 @@ extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept
 }
 
 // One block: the mean over the rows that count; 0 if none does.
-extern "C" __global__ void cross_entropy_total(const real* sums, const int* counts, i64 blocks, real* loss) {
+KERNEL(cross_entropy_total)(const real* sums, const int* counts, i64 blocks, real* loss) {
     __shared__ real scratch[32];
     __shared__ int int_scratch[32];
     real sum = 0;
@@ -70,7 +70,7 @@ extern "C" __global__ void cross_entropy_total(const real* sums, const int* coun
 }
 
 // One block: how many rows count.
-extern "C" __global__ void __launch_bounds__(1024) count_targets(const int* targets, i64 rows, int ignore, int* count) {
+BOUND_KERNEL(count_targets, 1024)(const int* targets, i64 rows, int ignore, int* count) {
     __shared__ int scratch[32];
     int n = 0;
 #pragma unroll 8
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(1024) count_targets(const int* targ
 }
 
 // dx = kept dloss / count
-extern "C" __global__ void cross_entropy_backward(const S* kept, const real* g, const int* count, S* d, int acc, i64 size) {
+KERNEL(cross_entropy_backward)(const S* kept, const real* g, const int* count, S* d, int acc, i64 size) {
     const real scale = *count > 0 ? *g / *count : real(0);
     map(d, acc, size, [&](i64 i) { return scale * ld(kept + i); });
 }

@@ -68,9 +68,9 @@ __device__ inline C start_of(C end, C& carry, C whole, C rest, i64 rows, const P
     return start;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, S* hs, S* last_r, S* last_i, i64 n,
-            i64 t, i64 d) {
+BOUND_KERNEL(lru_run, 256)(
+    const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, S* hs, S* last_r, S* last_i, i64 n, i64 t,
+    i64 d) {
     const Place p(n, d);
     const i64 first = p.b * t * 2 * d + p.c, mine = p.slice * U;
     const int by = 2 * d;
@@ -109,9 +109,9 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // From the last step to the first: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t;
 // dh0 = G_1. No dh is zeros. dlambda [B SLICES, D], twice, is null if nobody wants it.
-extern "C" __global__ void __launch_bounds__(256)
-    lru_run_back(const real* lr, const real* li, const S* h, const S* h0r, const S* h0i, const S* dh, const S* dlr,
-                 const S* dli, S* dx, int acc, S* d0r, int acc_0r, S* d0i, int acc_0i, real* dlambda, i64 n, i64 t, i64 d) {
+BOUND_KERNEL(lru_run_back, 256)(
+    const real* lr, const real* li, const S* h, const S* h0r, const S* h0i, const S* dh, const S* dlr, const S* dli, S*
+    dx, int acc, S* d0r, int acc_0r, S* d0i, int acc_0i, real* dlambda, i64 n, i64 t, i64 d) {
     const Place p(n, d);
     const i64 first = p.b * t * 2 * d + p.c;
     const int by = 2 * d;

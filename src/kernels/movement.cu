@@ -14,7 +14,7 @@ __device__ inline Moved moved(const S* from, const S* y, i64 to, int acc) {
 }
 
 // y[i₀, …, i₄] (+)= x with these steps in both: permutations whose innermost axis stays, or is short.
-extern "C" __global__ void walk(const S* x, S* y, int acc, i64 size, Ints<5> n, Ints<5> sx, Ints<5> sy) {
+KERNEL(walk)(const S* x, S* y, int acc, i64 size, Ints<5> n, Ints<5> sx, Ints<5> sy) {
     auto value = [&](i64 i) {
         i64 rest = i, from = 0, to = 0;
 #pragma unroll
@@ -33,7 +33,7 @@ extern "C" __global__ void walk(const S* x, S* y, int acc, i64 size, Ints<5> n, 
 
 // y[b, …, j, …, i] (+)= x[b, …, i, …, j]: i of n1 is contiguous in y and s1 apart in x, j of n2 is contiguous in x and
 // s2 apart in y; up to three further axes. Blocks of 32 x 8 threads have a tile at a time.
-extern "C" __global__ void transpose(const S* x, S* y, int acc, i64 tiles, i64 n1, i64 s1, i64 n2, i64 s2, Ints<3> n,
+KERNEL(transpose)(const S* x, S* y, int acc, i64 tiles, i64 n1, i64 s1, i64 n2, i64 s2, Ints<3> n,
                                      Ints<3> sx, Ints<3> sy) {
     __shared__ S tile[32][33];
     const i64 tiles1 = (n1 + 31) / 32, tiles2 = (n2 + 31) / 32;
@@ -66,7 +66,7 @@ extern "C" __global__ void transpose(const S* x, S* y, int acc, i64 tiles, i64 n
 }
 
 // Runs of n elements, sx apart in x and sy apart in y; `size` elements in all.
-extern "C" __global__ void runs(const S* x, i64 start, i64 sx, S* y, i64 begin, i64 sy, int acc, i64 size, i64 n) {
+KERNEL(runs)(const S* x, i64 start, i64 sx, S* y, i64 begin, i64 sy, int acc, i64 size, i64 n) {
     auto value = [&](i64 i) {
         const i64 row = divide(i, n), j = i - row * n;
         return moved(x + start + row * sx + j, y, begin + row * sy + j, acc);
@@ -75,7 +75,7 @@ extern "C" __global__ void runs(const S* x, i64 start, i64 sx, S* y, i64 begin, 
 }
 
 // Of each row of n elements of d, `run` ones from `start` on are the next of g; the others are 0.
-extern "C" __global__ void framed(const S* g, S* d, i64 size, i64 n, i64 start, i64 run) {
+KERNEL(framed)(const S* g, S* d, i64 size, i64 n, i64 start, i64 run) {
     map(d, 0, size, [&](i64 i) {
         const i64 row = divide(i, n), j = i - row * n - start;
         return j >= 0 && j < run ? ld(g + row * run + j) : real(0);
@@ -83,7 +83,7 @@ extern "C" __global__ void framed(const S* g, S* d, i64 size, i64 n, i64 start, 
 }
 
 // y (+)= x where j ≤ i + diag, 0 elsewhere, for matrices [.., rows, cols].
-extern "C" __global__ void tril(const S* x, S* y, int acc, i64 size, i64 rows, i64 cols, int diag) {
+KERNEL(tril)(const S* x, S* y, int acc, i64 size, i64 rows, i64 cols, int diag) {
     map(y, acc, size, [&](i64 k) {
         const i64 row = divide(k, cols), j = k - row * cols, i = row - divide(row, rows) * rows;
         return j <= i + diag ? ld(x + k) : real(0);

@@ -330,20 +330,20 @@ __device__ inline void backward_l2(const S* x, const S* dy, S* dx, int acc, i64 
 
 // Packs of V entries. Registers are shared out so that enough reads are under way.
 #define NORM_KERNELS(NAME, V) \
-    extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 2 : 1) norm_forward_##NAME( \
+    BOUND_KERNEL(norm_forward_##NAME, 256, sizeof(real) == 4 ? 2 : 1)( \
         const S* x, const S* w, const S* b, S* y, S* mean, S* r, i64 rows, i64 n, int lanes, real eps, int centre) { \
         forward<V>(x, w, b, y, mean, r, rows, n, lanes, eps, centre); \
     } \
-    extern "C" __global__ void __launch_bounds__(128, 2) norm_backward_##NAME( \
+    BOUND_KERNEL(norm_backward_##NAME, 128, 2)( \
         const S* x, const S* w, const S* dy, S* dx, int acc, real* sums, int parts, int in_shared, i64 rows, i64 chunk, \
         i64 n, int lanes, real eps, int centre) { \
         backward<V>(x, w, dy, dx, acc, sums, parts, in_shared, rows, chunk, n, lanes, eps, centre); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) l2_forward_##NAME(const S* x, S* y, S* r, i64 rows, i64 n, int lanes, \
+    BOUND_KERNEL(l2_forward_##NAME, 256)(const S* x, S* y, S* r, i64 rows, i64 n, int lanes, \
                                                                       real eps, int smooth) { \
         forward_l2<V>(x, y, r, rows, n, lanes, eps, smooth); \
     } \
-    extern "C" __global__ void __launch_bounds__(256) l2_backward_##NAME( \
+    BOUND_KERNEL(l2_backward_##NAME, 256)( \
         const S* x, const S* dy, S* dx, int acc, i64 rows, i64 n, int lanes, real eps, int smooth) { \
         backward_l2<V>(x, dy, dx, acc, rows, n, lanes, eps, smooth); \
     }

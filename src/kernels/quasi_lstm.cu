@@ -16,8 +16,8 @@ __device__ inline Kept tanh_and_slope(real x) {
     return {tanh(x), 4 * u * s * s};
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    quasi_run(const S* x, const S* c0, S* cs, S* hs, S* last, i64 n, i64 t, i64 d, real bias) {
+BOUND_KERNEL(quasi_run, 256)(
+    const S* x, const S* c0, S* cs, S* hs, S* last, i64 n, i64 t, i64 d, real bias) {
     const Place p(n, d);
     const S* first = x + p.b * t * 4 * d + p.c;
     const i64 out = p.b * t * d + p.c, mine = p.slice * U;
@@ -57,9 +57,9 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // From the last step to the first, with the formulas of quasi_lstm.rs. No dh is zeros.
-extern "C" __global__ void __launch_bounds__(256)
-    quasi_run_back(const S* x, const S* cs, const S* c0, const S* dh, const S* dlast, S* dx, int acc, S* dc0, int acc_0,
-                   i64 n, i64 t, i64 d, real bias) {
+BOUND_KERNEL(quasi_run_back, 256)(
+    const S* x, const S* cs, const S* c0, const S* dh, const S* dlast, S* dx, int acc, S* dc0, int acc_0, i64 n, i64 t,
+    i64 d, real bias) {
     const Place p(n, d);
     const i64 at = p.b * t * d + p.c, at4 = p.b * t * 4 * d + p.c;
     real carry = dlast && p.some ? ld(dlast + p.i) : real(0.0);

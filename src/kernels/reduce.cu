@@ -9,7 +9,7 @@
 // meet in the sums; thread `lane` of `lanes` has row `start + mine`, if there is one.
 #define EACH_ROW(start) (i64 start = (i64)blockIdx.x * (blockDim.x / lanes); start < rows; start += (i64)gridDim.x * (blockDim.x / lanes))
 
-extern "C" __global__ void max_rows(const S* x, S* y, i64 rows, i64 n, int lanes) {
+KERNEL(max_rows)(const S* x, S* y, i64 rows, i64 n, int lanes) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
     for EACH_ROW(start) {
@@ -28,7 +28,7 @@ extern "C" __global__ void max_rows(const S* x, S* y, i64 rows, i64 n, int lanes
     }
 }
 
-extern "C" __global__ void max_columns(const S* x, S* y, i64 size, i64 n, i64 inner) {
+KERNEL(max_columns)(const S* x, S* y, i64 size, i64 n, i64 inner) {
     for (i64 k = thread(); k < size; k += threads()) {
         const i64 outer = divide(k, inner);
         const S* column = x + outer * n * inner + (k - outer * inner);
@@ -43,7 +43,7 @@ extern "C" __global__ void max_columns(const S* x, S* y, i64 size, i64 n, i64 in
 
 // Among equal maxima the last gets half of the gradient, each one before it half of the rest, and the first what is
 // left.
-extern "C" __global__ void max_rows_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes) {
+KERNEL(max_rows_backward)(const S* x, const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes) {
     __shared__ i64 scratch[32];
     const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
     for EACH_ROW(start) {
@@ -68,7 +68,7 @@ extern "C" __global__ void max_rows_backward(const S* x, const S* y, const S* g,
     }
 }
 
-extern "C" __global__ void max_columns_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n, i64 inner) {
+KERNEL(max_columns_backward)(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n, i64 inner) {
     for (i64 k = thread(); k < size; k += threads()) {
         const i64 outer = divide(k, inner), base = outer * n * inner + (k - outer * inner);
         const auto equal = [&](i64 i) { return ld(x + base + i * inner) == ld(y + k); };
@@ -84,7 +84,7 @@ extern "C" __global__ void max_columns_backward(const S* x, const S* y, const S*
 }
 
 // y = m + ln Σ e^(x − m) with m = max x
-extern "C" __global__ void logsumexp(const S* x, S* y, i64 rows, i64 n, int lanes) {
+KERNEL(logsumexp)(const S* x, S* y, i64 rows, i64 n, int lanes) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
     for EACH_ROW(start) {
@@ -107,7 +107,7 @@ extern "C" __global__ void logsumexp(const S* x, S* y, i64 rows, i64 n, int lane
 }
 
 // dx = dy e^(x − y), 0 where y is −∞.
-extern "C" __global__ void logsumexp_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n) {
+KERNEL(logsumexp_backward)(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n) {
     map(d, acc, size, [&](i64 i) {
         const i64 row = divide(i, n);
         const real all = ld(y + row);

@@ -4,8 +4,8 @@
 
 constexpr int U = 8;
 
-extern "C" __global__ void __launch_bounds__(256)
-    scan_run(const S* a, const S* b, const S* h0, S* hs, S* last, i64 n, i64 t, i64 d) {
+BOUND_KERNEL(scan_run, 256)(
+    const S* a, const S* b, const S* h0, S* hs, S* last, i64 n, i64 t, i64 d) {
     const Place p(n, d);
     const i64 first = p.b * t * d + p.c, mine = p.slice * U;
     real h = p.some ? ld(h0 + p.i) : real(0.0);
@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // From the last step to the first: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; G_t = a_t g_t; dh0 = G_1. No dh is
 // zeros.
-extern "C" __global__ void __launch_bounds__(256)
-    scan_run_back(const S* a, const S* hs, const S* h0, const S* dh, const S* dlast, S* da, int acc_a, S* db, int acc_b,
-                  S* dh0, int acc_0, i64 n, i64 t, i64 d) {
+BOUND_KERNEL(scan_run_back, 256)(
+    const S* a, const S* hs, const S* h0, const S* dh, const S* dlast, S* da, int acc_a, S* db, int acc_b, S* dh0, int
+    acc_0, i64 n, i64 t, i64 d) {
     const Place p(n, d);
     const i64 first = p.b * t * d + p.c;
     real g = dlast && p.some ? ld(dlast + p.i) : real(0.0);

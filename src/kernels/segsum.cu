@@ -4,7 +4,7 @@
 // `sums_left` a warp has a row. Limited by memory: n² numbers written, or read, written and read again in the backward
 // pass.
 
-extern "C" __global__ void segsum(const S* x, S* y, real above, i64 columns, i64 n) {
+KERNEL(segsum)(const S* x, S* y, real above, i64 columns, i64 n) {
     for (i64 i = thread(); i < columns; i += threads()) {
         const i64 m = divide(i, n), s = i - m * n;
         const S* row = x + m * n;
@@ -20,7 +20,7 @@ extern "C" __global__ void segsum(const S* x, S* y, real above, i64 columns, i64
 }
 
 // sums_us = Σ g_ts over t ≥ u, for s < u.
-extern "C" __global__ void sums_from_below(const S* g, real* sums, i64 columns, i64 n) {
+KERNEL(sums_from_below)(const S* g, real* sums, i64 columns, i64 n) {
     for (i64 i = thread(); i < columns; i += threads()) {
         const i64 m = divide(i, n), s = i - m * n, at = m * n * n + s;
         real sum = 0;
@@ -32,7 +32,7 @@ extern "C" __global__ void sums_from_below(const S* g, real* sums, i64 columns, 
 }
 
 // d_u (+)= Σ sums_us over s < u.
-extern "C" __global__ void sums_left(const real* sums, S* d, int acc, i64 rows, i64 n) {
+KERNEL(sums_left)(const real* sums, S* d, int acc, i64 rows, i64 n) {
     for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
         const i64 u = row - divide(row, n) * n;
         real sum = 0;

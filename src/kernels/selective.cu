@@ -231,18 +231,18 @@ __device__ void total(const S* x, const S* delta, const real* a, const S* y, rea
 #define SIZE i64 nb, i64 t, i64 e, i64 n, i64 n0, i64 pieces, i64 steps, i64 chunk, i64 padded, real scale
 #define Z Size{nb, t, e, n, n0, pieces, steps, chunk, padded}
 
-extern "C" __global__ void __launch_bounds__(256, 1) selective_total(const S* u, const S* delta, const real* a, const S* b,
-                                                                  real* prod, real* end, SIZE) {
+BOUND_KERNEL(selective_total, 256, 1)(const S* u, const S* delta, const real* a, const S* b,
+    real* prod, real* end, SIZE) {
     total<false>(u, delta, a, b, prod, end, Z, scale);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) selective_total_back(const S* dy, const S* delta, const real* a,
-                                                                       const S* c, real* prod, real* end, SIZE) {
+BOUND_KERNEL(selective_total_back, 256, 1)(const S* dy, const S* delta, const real* a,
+    const S* c, real* prod, real* end, SIZE) {
     total<true>(dy, delta, a, c, prod, end, Z, scale);
 }
 
 // Phase 2: the ends of pieces that start from zero become their true starts. `first` (zeros if null) [B, D] starts the first
 // piece, or, if `back`, the last. A thread has one of the d states of a sequence.
-extern "C" __global__ void selective_carry(const S* first, const real* prod, real* ends, i64 n, i64 pieces, i64 d, int back) {
+KERNEL(selective_carry)(const S* first, const real* prod, real* ends, i64 n, i64 pieces, i64 d, int back) {
     const i64 i = thread();
     if (i >= n * d) return;
     const i64 begin = i / d * pieces * d + i % d;
@@ -269,9 +269,9 @@ extern "C" __global__ void selective_carry(const S* first, const real* prod, rea
 
 // Phase 3: y, the last state, and the state before every chunk, [B, chunks, N, padded], from `starts` or, where there
 // is one piece and they are null, from h0.
-extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, const S* delta, const real* a, const S* b,
-                                                                const S* c, const S* h0, const real* starts, S* ys,
-                                                                S* last, S* saved, SIZE) {
+BOUND_KERNEL(selective_run, 256, 1)(const S* us, const S* delta, const real* a, const S* b,
+    const S* c, const S* h0, const real* starts, S* ys,
+    S* last, S* saved, SIZE) {
     __shared__ Two wide[U][LANE]; // delta and delta u
     __shared__ Four sb[U][WARPS], sc[U][WARPS];
     __shared__ real sums[WARPS][U][LANE];
@@ -379,7 +379,7 @@ __device__ inline void sum_lanes(real (&v)[N], int lane) {
 // Phase 3 backwards. A thread has two channels and two of their states: half of a sum over channels is then its own. Sums
 // that are not finished here: db and dc by blocks of channels, [2, tiles, B, T, N], and da by pieces, [B, pieces, E, N];
 // null if nobody wants them.
-extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
+BOUND_KERNEL(selective_run_back, 256, 1)(
     const S* us, const S* delta, const real* a, const S* b, const S* c, const S* saved, const S* dys, const S* dlast,
     const real* ends, S* du, int acc_u, S* ddelta, int acc_d, real* dbc, real* da, S* dh0, int acc_0, SIZE) {
     __shared__ __align__(16) Two wide[T][LANE]; // delta and delta u

@@ -7,7 +7,7 @@
 // entry (of the hidden ones only the 0), backward 3, 4 where it adds; 2 exponentials an entry.
 
 // e^x cannot overflow after the maximum m is taken off; what comes out is e^(x − m) / Σ e^(x − m).
-extern "C" __global__ void softmax_forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
+KERNEL(softmax_forward)(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
@@ -29,7 +29,7 @@ extern "C" __global__ void softmax_forward(const S* x, S* y, i64 rows, i64 n, in
 __device__ inline real weighed(real y, real g) { return y == 0 ? real(0) : y * g; }
 
 // dx = y (dy − Σ y dy). Hidden entries get 0.
-extern "C" __global__ void softmax_backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
+KERNEL(softmax_backward)(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {

@@ -2,7 +2,7 @@
 //
 // Tiling: a thread has a sequence, as each step waits for the one before. Limited by the latency of memory.
 
-extern "C" __global__ void stabiliser(const S* f, const S* i, const S* first, S* log_f, S* log_i, S* to_m, S* share,
+KERNEL(stabiliser)(const S* f, const S* i, const S* first, S* log_f, S* log_i, S* to_m, S* share,
                                       i64 rows, i64 n) {
     for (i64 row = thread(); row < rows; row += threads()) {
         double m = ld(first + row);
@@ -21,7 +21,7 @@ extern "C" __global__ void stabiliser(const S* f, const S* i, const S* first, S*
 // A gate whose share is 0 gets 0, even where the gradient is NaN.
 __device__ inline double part(double share, double x) { return share > 0 ? share * x : 0; }
 
-extern "C" __global__ void stabiliser_back(const S* m, const S* share, const S* dlog_f, const S* dlog_i, const S* dm,
+KERNEL(stabiliser_back)(const S* m, const S* share, const S* dlog_f, const S* dlog_i, const S* dm,
                                            S* df, int acc_f, S* di, int acc_i, S* dfirst, int acc_m, i64 rows, i64 n) {
     for (i64 row = thread(); row < rows; row += threads()) {
         double gamma = 0;

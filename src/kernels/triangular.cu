@@ -6,7 +6,7 @@
 // waits. X lies in `room` in full precision; neighbouring threads use neighbouring numbers, L_ij is read by all at
 // once. Moves n² + 2 n cols numbers and does n² cols operations.
 
-extern "C" __global__ void unit_lower_solve(const S* l, const S* r, real* room, S* x, S* more, int acc, i64 n, i64 cols,
+KERNEL(unit_lower_solve)(const S* l, const S* r, real* room, S* x, S* more, int acc, i64 n, i64 cols,
                                             int back) {
     const i64 across = (cols + 31) / 32, m = blockIdx.x / across, c = blockIdx.x % across * 32 + threadIdx.x;
     if (c >= cols) return;
@@ -24,7 +24,7 @@ extern "C" __global__ void unit_lower_solve(const S* l, const S* r, real* room, 
 }
 
 // d (+)= −stril(a)
-extern "C" __global__ void minus_stril(const S* a, S* d, int acc, i64 size, i64 n) {
+KERNEL(minus_stril)(const S* a, S* d, int acc, i64 size, i64 n) {
     map(d, acc, size, [&](i64 k) {
         const i64 row = divide(k, n), j = k - row * n, i = row - divide(row, n) * n;
         return j < i ? -ld(a + k) : real(0);

@@ -4,7 +4,7 @@
 // Tiling: a thread an element; then one a column of b, so that neighbours read neighbouring numbers. Limited by memory:
 // b is read twice and written once; only where it is not finite is more to do.
 
-extern "C" __global__ void finite_part(const S* x, S* y, i64 n) {
+KERNEL(finite_part)(const S* x, S* y, i64 n) {
     map(y, 0, n, [&](i64 i) {
         const real v = ld(x + i);
         return is_finite(v) ? v : real(0);
@@ -13,7 +13,7 @@ extern "C" __global__ void finite_part(const S* x, S* y, i64 n) {
 
 // y += a b, or aᵀ b with `back`, for the numbers of b that are not finite, and the rows that see them: row i of
 // a [rows, cols], zero elsewhere, shows columns 0..=i + past.
-extern "C" __global__ void add_not_finite(const S* a, const S* b, S* y, i64 columns, i64 width, i64 rows, i64 cols,
+KERNEL(add_not_finite)(const S* a, const S* b, S* y, i64 columns, i64 width, i64 rows, i64 cols,
                                           i64 past, int back) {
     const i64 from = back ? rows : cols, to = back ? cols : rows;
     for (i64 at = thread(); at < columns; at += threads()) {

@@ -1,7 +1,7 @@
 // The answers of a classifier: for each row of the logits `[rows, classes]`, the index of the largest (the first of
 // equals), or −1 where a logit is not finite. A warp takes a row, its lanes side by side; every logit is read once.
 
-extern "C" __global__ void argmax(const S* logits, int* said, i64 rows, i64 classes) {
+KERNEL(argmax)(const S* logits, int* said, i64 rows, i64 classes) {
     const int lane = threadIdx.x % 32;
     const i64 warps = threads() / 32;
     // The bound is the same for a whole warp, so all lanes meet in the exchange.

@@ -10,6 +10,7 @@ use super::{
     lock::Lock,
     outcome::{as_object, as_objects},
     progress::{EVERY, Progress},
+    rehearsal::compile_kernels,
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
     standing::{Save, Stand, Standing},
     train_on,
@@ -164,6 +165,7 @@ pub fn work(
 ) {
     standing.begin(jobs.iter().map(|job| job.whose()));
     progress.expect(jobs.iter().map(|job| job.cost()));
+    compile_kernels(jobs.iter().map(|job| &job.cfg), &|done, all| progress.compiling(done, all));
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
     let cores = Cores::idle(threads.saturating_sub(jobs.len()));

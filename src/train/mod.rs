@@ -2,7 +2,7 @@
 //!
 //! Of its modules, too, each knows those before it, and those on a level with it:
 //! interrupt, lock, outcome, presets, schedule ← optimizer ← on_device ← capacity, config ← data, evaluate,
-//! micro_batches, profile, progress, standing, table ← checkpoint ← rundir ← jobs ← sweep.
+//! micro_batches, profile, progress, rehearsal, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 #[doc(hidden)]
 pub mod capacity;
@@ -31,6 +31,8 @@ mod profile;
 #[cfg(feature = "laboratory")]
 #[doc(hidden)]
 pub mod progress;
+#[doc(hidden)]
+pub mod rehearsal;
 #[cfg(feature = "laboratory")]
 #[doc(hidden)]
 pub mod rundir;

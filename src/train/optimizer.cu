@@ -7,7 +7,7 @@
 
 // Σ g² of each block's share, in double precision, and behind all of these Σ (DOWN g)²; `judge` adds the blocks up, in
 // order. Their number depends on n alone, so the sum does not depend on the device.
-extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
+KERNEL(sum_of_squares)(const S* g, i64 n, double* sums) {
     __shared__ double scratch[32];
     double sum = 0, scaled = 0;
     for (i64 i = thread(); i < n; i += threads()) {
@@ -25,7 +25,7 @@ extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
 
 // One thread computes the norm, whether the loss and the norm are finite, and the factor of clipping, as torch's
 // clip_grad_norm_: max / (norm + 1e-6), if less than 1. numbers[7] is max, 0 for none.
-extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, const double* numbers, double* told) {
+KERNEL(judge)(const double* sums, i64 blocks, const S* loss, const double* numbers, double* told) {
     if (thread() > 0) return;
     double sum = 0, scaled = 0;
     for (i64 i = 0; i < blocks; i++) {
@@ -81,12 +81,12 @@ __device__ inline void update(S* p, const S* g, S* m, S* v, const int* decays, i
     }
 }
 
-extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
+KERNEL(adam)(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
                                 const double* told) {
     update<false>(p, g, m, v, decays, n, numbers, told);
 }
 
-extern "C" __global__ void adam_with_noise(S* p, const S* g, S* m, S* v, const int* decays, i64 n,
+KERNEL(adam_with_noise)(S* p, const S* g, S* m, S* v, const int* decays, i64 n,
                                            const double* numbers, const double* told) {
     update<true>(p, g, m, v, decays, n, numbers, told);
 }

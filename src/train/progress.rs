@@ -80,6 +80,16 @@ impl Progress {
         self.show();
     }
 
+    /// So many kernels are compiled, of so many that the runs need.
+    pub(super) fn compiling(&self, done: usize, all: usize) {
+        let text = format!("compiling kernels for this device, once: {done} of {all}");
+        if self.has_bars() {
+            self.total.set_message(text);
+        } else if self.start.elapsed() >= EVERY && self.state().said.is_none_or(|at| at.elapsed() >= EVERY) {
+            self.say(|_| text);
+        }
+    }
+
     /// A run begins: a bar of its own.
     pub(super) fn begin(&self, name: String, steps: usize) -> ProgressBar {
         self.state().begun += 1;

@@ -125,15 +125,8 @@ fn an_old_device_gets_libraries_that_compile_for_it() {
 }
 
 #[test]
-fn of_the_lines_of_sizes_one_is_kept() {
-    let text = "#define KERNELS(R) kernel_##R\nKERNELS(1)\nKERNELS(4)\nWIDE_KERNELS(16_4, 2)\nOTHER(1)\nlast";
-    let module = Module::new("tests/sizes.cu", Vec::leak(vec![text]));
-    assert_eq!(module.sizes(), ["1", "4", "16_4"]);
-    assert_eq!(["a_4", "a_16_4", "a_14", "whole"].map(|name| module.size_of(name).unwrap()), ["4", "16_4", "", ""]);
-    let kept = |size| module.source_in(DType::F32, Some(size));
-    let end = "\n#define KERNELS(R) kernel_##R\n\nKERNELS(4)\n\nOTHER(1)\nlast\n";
-    assert!(kept("4").ends_with(end), "{}", kept("4"));
-    let whole = module.source(DType::F32);
-    assert_eq!(kept("4").lines().count(), whole.lines().count(), "the lines keep their numbers");
-    assert_eq!(Module::new("tests/none.cu", &["x"]).size_of("a_4"), None);
+fn the_source_of_one_kernel_is_the_file_with_its_name_before_it() {
+    let module = Module::new("tests/two.cu", &["KERNEL(a)(S* x) {}\nKERNEL(b)(S* x) {}\n"]);
+    let (one, whole) = (module.source_of(DType::F32, "b"), module.source(DType::F32));
+    assert_eq!(one, format!("#define ONE_KERNEL\n#define ONLY_b ~, extern \"C\"\n{whole}"));
 }

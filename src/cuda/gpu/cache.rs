@@ -1,5 +1,5 @@
-//! Compiled kernels on disk. NVRTC takes a tenth of a second a module, and the answer never changes: it is kept under
-//! a hash of everything that it depends on.
+//! Compiled kernels on disk. NVRTC takes up to seconds for a file, and the answer never changes: it is kept under a hash of
+//! everything that it depends on.
 
 use crate::{
     error::{Error, Result},
@@ -41,19 +41,28 @@ impl Cache {
         key: &[&str],
         make: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
     ) -> std::result::Result<Vec<u8>, E> {
-        let hash = |salt: u64| {
-            let mut hash = Fnv1a(Fnv1a::default().0 ^ salt);
-            key.iter().flat_map(|part| [part.as_bytes(), &[0]]).for_each(|bytes| hash.add(bytes));
-            hash.hex()
-        };
-        // Two hashes: 128 bits do not collide by chance.
-        let path = self.dir.join(hash(0) + &hash(1));
+        let path = self.path(key);
         if let Some(found) = read(&path) {
             return Ok(found);
         }
         let made = make()?;
         let _ = self.write(&path, &made);
         Ok(made)
+    }
+
+    /// Whether there is an entry for these key parts; it may be damaged.
+    pub fn has(&self, key: &[&str]) -> bool {
+        self.path(key).exists()
+    }
+
+    fn path(&self, key: &[&str]) -> PathBuf {
+        let hash = |salt: u64| {
+            let mut hash = Fnv1a(Fnv1a::default().0 ^ salt);
+            key.iter().flat_map(|part| [part.as_bytes(), &[0]]).for_each(|bytes| hash.add(bytes));
+            hash.hex()
+        };
+        // Two hashes: 128 bits do not collide by chance.
+        self.dir.join(hash(0) + &hash(1))
     }
 
     fn write(&self, path: &Path, image: &[u8]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Modules: compiled for the device by NVRTC, loaded once.
+//! Kernels: each compiled for the device by NVRTC, and loaded once.
 
 use super::{Gpu, Turn, cache::Cache, lock};
 use crate::{
@@ -25,7 +25,37 @@ unsafe impl Send for Loaded {}
 /// another do not.
 type Slot = Arc<Mutex<Option<Loaded>>>;
 
-/// By device, module and the size of the kernels.
+/// What NVRTC compiles at once: a kernel for an element type, or, in emulation, all kernels of its file, whose compiler takes
+/// longer for two of them than for one file.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    pub(super) device: Device,
+    pub(super) module: &'static Module,
+    pub(super) kernel: Option<&'static str>,
+    dtype: DType,
+}
+
+impl Unit {
+    /// The unit that has this kernel.
+    pub(super) fn new(device: Device, module: &'static Module, kernel: &'static str, dtype: DType) -> Unit {
+        Unit { device, module, kernel: Some(kernel).filter(|_| device != Device::Emulated), dtype }
+    }
+
+    fn key(&self) -> (Device, Key, Option<&'static str>) {
+        (self.device, self.module.key(self.dtype), self.kernel)
+    }
+
+    pub(super) fn source(&self) -> String {
+        self.kernel.map_or_else(|| self.module.source(self.dtype), |one| self.module.source_of(self.dtype, one))
+    }
+}
+
+impl PartialEq for Unit {
+    fn eq(&self, other: &Unit) -> bool {
+        self.key() == other.key()
+    }
+}
+
 type Slots = HashMap<(Device, Key, Option<&'static str>), Slot>;
 
 static LOADED: Mutex<Option<Slots>> = Mutex::new(None);
@@ -34,12 +64,10 @@ impl Gpu {
     /// The kernel's handle; compiles and loads its module the first time.
     #[track_caller]
     pub(super) fn find(&self, module: &'static Module, kernel: &'static str, dtype: DType) -> sys::CUfunction {
-        // The emulator's compiler takes longer for two files than for one.
-        let size = module.size_of(kernel).filter(|_| self.device != Device::Emulated);
-        let key = (self.device, module.key(dtype), size);
-        let slot = lock(&LOADED).get_or_insert_default().entry(key).or_default().clone();
+        let unit = Unit::new(self.device, module, kernel, dtype);
+        let slot = lock(&LOADED).get_or_insert_default().entry(unit.key()).or_default().clone();
         let known = *lock(&slot);
-        let handle = known.unwrap_or_else(|| self.load(module, dtype, size, &slot));
+        let handle = known.unwrap_or_else(|| self.load(&unit, &slot));
         let name = CString::new(kernel).expect("a kernel's name has no zero in it");
         // The driver may load it now.
         let _turn = Turn::take();
@@ -49,8 +77,8 @@ impl Gpu {
     }
 
     #[track_caller]
-    fn load(&self, module: &'static Module, dtype: DType, size: Option<&str>, slot: &Slot) -> Loaded {
-        let loaded = lock(slot);
+    fn load(&self, unit: &Unit, slot: &Slot) -> Loaded {
+        let (Unit { module, dtype, .. }, loaded) = (*unit, lock(slot));
         if let Some(found) = *loaded {
             return found;
         }
@@ -62,7 +90,7 @@ impl Gpu {
                 self.device
             ));
         }
-        let image = match compile(&Cache::of_user(), module.name, &module.source_in(dtype, size), &self.arch) {
+        let image = match compile(&Cache::of_user(), module.name, &unit.source(), &self.arch) {
             Ok(image) => image,
             Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
         };
@@ -128,10 +156,21 @@ pub fn target(capability: i32, known: &[i32], nvrtc: (i32, i32)) -> Result<Strin
 /// # Errors
 /// The compiler's complaints.
 pub fn compile(cache: &Cache, name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
-    let (major, minor) = nvrtc_version()?;
-    let version = format!("NVRTC {major}.{minor}");
-    cache.get(&[source, &options.join(" "), &version], || build(name, source, &options))
+    let options = options(arch);
+    cache.get(&[source, &options.join(" "), &version()?], || build(name, source, &options))
+}
+
+/// Whether the cache has no binary of this source for this architecture, and NVRTC is there to make it.
+pub(super) fn is_missing(cache: &Cache, source: &str, arch: &str) -> bool {
+    version().is_ok_and(|version| !cache.has(&[source, &options(arch).join(" "), &version]))
+}
+
+fn options(arch: &str) -> [String; 3] {
+    [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()]
+}
+
+fn version() -> Result<String, String> {
+    nvrtc_version().map(|(major, minor)| format!("NVRTC {major}.{minor}"))
 }
 
 fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String> {

@@ -31,6 +31,21 @@ pub(super) fn load(device: Device) -> Result<(), String> {
     Ok(())
 }
 
+/// Load NVRTC, which this device's kernels are compiled by, with or without a driver and cuBLAS: to compile takes neither.
+pub(super) fn load_compiler(device: Device) -> Result<(), String> {
+    let loaded = load(device);
+    // SAFETY: opens the library by name, and closes it again.
+    let is_there = || unsafe { cudarc::nvrtc::sys::is_culib_present() };
+    if !is_there() {
+        let of = |family: &[PathBuf], major| {
+            Some([find(family, "libnvrtc-builtins", major)?, find(family, "libnvrtc", major)?])
+        };
+        let alone = families().iter().flat_map(|f| [(f, 13), (f, 12)]).find_map(|(family, major)| of(family, major));
+        alone.iter().flatten().try_for_each(|path| open(path))?;
+    }
+    if is_there() { Ok(()) } else { loaded }
+}
+
 fn stand_ins() -> Result<(), String> {
     let dir = emulator::libraries()?;
     for name in ["libcuda.so", "libnvrtc.so", "libcublas.so"] {

@@ -1,5 +1,7 @@
 //! A device: one stream of it, what is known of it, and all that it is asked for.
 
+#[doc(hidden)]
+pub mod ahead;
 mod blas;
 #[doc(hidden)]
 pub mod cache;

@@ -115,7 +115,7 @@ __device__ inline int queries_from(const Sizes& d, int c) {
 }
 
 // sums [B H, S] of gates: a thread to a tile of a head.
-extern "C" __global__ void sums(const S* g, real* after, real* upto, i64 c, Sizes d) {
+KERNEL(sums)(const S* g, real* after, real* upto, i64 c, Sizes d) {
     const i64 across = (d.s + c - 1) / c;
     for (i64 i = thread(); i < d.heads * across; i += threads()) {
         const i64 head = divide(i, across), s0 = (i - head * across) * c, end = s0 + c < d.s ? s0 + c : d.s;
@@ -743,7 +743,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
 }
 
 // pairs [B H, tiles, tiles] to their sums over the tiles so far: a warp to a tile of queries.
-extern "C" __global__ void running(real* pairs, i64 c, Sizes d) {
+KERNEL(running)(real* pairs, i64 c, Sizes d) {
     const i64 across = (d.s + c - 1) / c, from = (d.s - d.t) / c, rows = d.heads * (across - from);
     const int lane = threadIdx.x % 32;
     for (i64 i = thread() / 32; i < rows; i += threads() / 32) {
@@ -765,7 +765,7 @@ extern "C" __global__ void running(real* pairs, i64 c, Sizes d) {
 }
 
 // dg [B, S, H] of its three parts.
-extern "C" __global__ void gates(const real* own, const real* past, const real* pairs, S* dg, int acc, i64 c, Sizes d) {
+KERNEL(gates)(const real* own, const real* past, const real* pairs, S* dg, int acc, i64 c, Sizes d) {
     const i64 across = (d.s + c - 1) / c, from = d.t > 0 ? (d.s - d.t) / c : across;
     for (i64 i = thread(); i < d.heads * d.s; i += threads()) {
         const i64 head = divide(i, d.s), u = i - head * d.s, tile = divide(u, c);
@@ -779,16 +779,16 @@ extern "C" __global__ void gates(const real* own, const real* past, const real* 
 }
 
 #define KERNELS(R, SIZE, NAME, GATED)                                                                                \
-    SIZE NAME##forward_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                        \
+    SIZE(NAME##forward_##R)(const S* q, const S* k, const S* v, const S* g, const real* after,                       \
         const real* upto, S* o, S* lse, real scale, Sizes d) {                                                       \
         forward<R, GATED>(q, k, v, Gates{g, after, upto}, o, lse, scale, d);                                         \
     }                                                                                                                \
-    LARGE_TILED_KERNEL NAME##queries_##R(const S* q, const S* k, const S* v, const S* g, const real* after,          \
+    LARGE_TILED_KERNEL(NAME##queries_##R)(const S* q, const S* k, const S* v, const S* g, const real* after,          \
         const real* upto, const S* d_o, const S* lse, const real* delta, S* dq, int acc, real* own, real* pairs,     \
         real scale, Sizes d) {                                                                                       \
         queries<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dq, acc, own, pairs, d);    \
     }                                                                                                                \
-    LARGE_TILED_KERNEL NAME##keys_##R(const S* q, const S* k, const S* v, const S* g, const real* after, const real* upto, \
+    LARGE_TILED_KERNEL(NAME##keys_##R)(const S* q, const S* k, const S* v, const S* g, const real* after, const real* upto, \
         const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real* past, real scale,   \
         Sizes d) {                                                                                                   \
         keys<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dk, k_acc, dv, v_acc, past, d); \
@@ -801,21 +801,21 @@ KERNELS(2, LARGE_TILED_KERNEL, fading_, true)
 KERNELS(4, LARGE_TILED_KERNEL, fading_, true)
 
 #define WIDE_KERNELS(R)                                                                                               \
-    TILED_KERNEL forward_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse,    \
+    TILED_KERNEL(forward_##R)(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse,    \
         real scale, Sizes d) {                                                                                        \
         if constexpr (sizeof(S) == 2) wide_forward<R, false, true>(q, k, v, o, lse, scale, d);                        \
     }                                                                                                                 \
-    TILED_KERNEL narrow_forward_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o,     \
+    TILED_KERNEL(narrow_forward_##R)(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o,     \
         S* lse, real scale, Sizes d) {                                                                                \
         if constexpr (sizeof(S) == 2)                                                                                 \
             if (!wide_forward<R, true, false>(q, k, v, o, lse, scale, d))                                             \
                 careful_forward<R>(q, k, v, o, lse, scale, d);                                                        \
     }                                                                                                                 \
-    LARGE_TILED_KERNEL queries_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*,            \
+    LARGE_TILED_KERNEL(queries_##R)(const S* q, const S* k, const S* v, const S*, const real*, const real*,            \
         const S* d_o, const S* lse, const real* delta, S* dq, int acc, real*, real*, real scale, Sizes d) {           \
         if constexpr (sizeof(S) == 2) wide_queries<R>(Saved{q, k, v, d_o, lse, delta, scale}, dq, acc, d);            \
     }                                                                                                                 \
-    LARGE_TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*,               \
+    LARGE_TILED_KERNEL(keys_##R)(const S* q, const S* k, const S* v, const S*, const real*, const real*,               \
         const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real*, real scale,         \
         Sizes d) {                                                                                                    \
         if constexpr (sizeof(S) == 2) wide_keys<R>(Saved{q, k, v, d_o, lse, delta, scale}, dk, k_acc, dv, v_acc, d);  \
@@ -823,7 +823,7 @@ KERNELS(4, LARGE_TILED_KERNEL, fading_, true)
 WIDE_KERNELS(8)
 
 // delta [B, T, H] = Σ do o: a warp to a row.
-extern "C" __global__ void deltas(const S* o, const S* g, real* delta, i64 rows, i64 v) {
+KERNEL(deltas)(const S* o, const S* g, real* delta, i64 rows, i64 v) {
     for (i64 r = thread() / 32; r < rows; r += threads() / 32) {
         real sum = 0;
         for (i64 j = threadIdx.x % 32; j < v; j += 32) sum += ld(o + r * v + j) * ld(g + r * v + j);

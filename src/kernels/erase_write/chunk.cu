@@ -457,30 +457,30 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 }
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
+    TILED_KERNEL(prepare_##R)(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
         S* x, S* w, S* u, Dims d) {                                                                               \
         prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, S* u,            \
+    TILED_KERNEL(states_##R)(const S* k, const real* g, const real* all, const S* s0, const S* w, S* u,            \
         S* states, S* s_last, real* room, Dims d) {                                                                  \
         forward_states<R>(k, g, all, s0, w, u, states, s_last, room, d);                                             \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* states, const S* e,   \
+    TILED_KERNEL(outputs_##R)(const S* q, const S* k, const real* g, const real* p, const S* states, const S* e,   \
         S* o, real scale, Dims d) {                                                                                  \
         outputs<R>(q, k, g, p, states, e, o, scale, d);                                                              \
     }                                                                                                                \
-    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* d_o, S* de,   \
+    TILED_KERNEL(through_outputs_##R)(const S* q, const S* k, const real* g, const real* p, const S* d_o, S* de,   \
         real scale, Dims d) {                                                                                        \
         through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
-    TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
+    TILED_KERNEL(states_backward_##R)(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
         const S* ds_last, const S* w, S* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {         \
         backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
-    TILED_KERNEL through_solve_##R(const S* beta, const S* x, S* de, S* dv, int acc, Dims d) {                    \
+    TILED_KERNEL(through_solve_##R)(const S* beta, const S* x, S* de, S* dv, int acc, Dims d) {                    \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
-    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
+    TILED_KERNEL(gradients_##R)(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
         const S* states, const S* after, const S* e, const S* G, S* dq, int q_acc, S* dk, int k_acc,           \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
@@ -490,13 +490,13 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 
-// With a gate a channel: lines of their own, as most runs need none of them.
+// With a gate a channel.
 #define CHANNEL_KERNELS(NAME, R)                                                                                      \
-    FADE_KERNEL(R) fade_##NAME(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,        \
+    FADE_KERNEL(R, fade_##NAME)(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,        \
         real scale, Dims d) {                                                                                         \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                                \
     }                                                                                                                 \
-    TILED_KERNEL through_reads_##NAME(const S* q, const S* k, const S* d_o, const S* g, const S* states,              \
+    TILED_KERNEL(through_reads_##NAME)(const S* q, const S* k, const S* d_o, const S* g, const S* states,              \
         const S* after, const S* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,              \
         Dims d) {                                                                                                     \
         const auto value = [&](const Steps& t) { return Padded<R, S>(e, d.v, t.id).rows(0, t.n); };                \
@@ -504,7 +504,7 @@ KERNELS(4)
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                           \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);           \
     }                                                                                                                 \
-    TILED_KERNEL through_erasing_##NAME(const S* p, const S* k, const S* g, const S* states, const S* e,           \
+    TILED_KERNEL(through_erasing_##NAME)(const S* p, const S* k, const S* g, const S* states, const S* e,           \
         const S* G, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                                \
         const auto value = [&](const Steps& t) { return Padded<R, S>(e, d.v, t.id).rows(0, t.n); };                \
         const auto cotangent = [&](const Steps& t) {                                                                  \

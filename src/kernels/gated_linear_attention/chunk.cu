@@ -18,7 +18,7 @@ __device__ inline Wide with_ones(const S* v, const Dims& d) { return {v, nullptr
 // --- One gate a head. ---
 
 // The product of all gates of each chunk.
-extern "C" __global__ void whole(const S* g, real* all, i64 chunks, Dims d) {
+KERNEL(whole)(const S* g, real* all, i64 chunks, Dims d) {
     for (i64 i = thread(); i < chunks; i += threads()) {
         const Steps t(d, i);
         real x = 1;
@@ -63,30 +63,30 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
 }
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL values_states_##R(const S* k, const S* v, const S* g, real* h, Dims d) {                            \
+    TILED_KERNEL(values_states_##R)(const S* k, const S* v, const S* g, real* h, Dims d) {                            \
         outer<R, false>(Rows{k, d.k, 1}, with_ones(v, d), Fading{g, nullptr, nullptr}, h, d);                        \
     }                                                                                                                \
-    TILED_KERNEL cotangents_states_##R(const S* q, const S* d_o, const real* by, const real* last, const S* g,       \
+    TILED_KERNEL(cotangents_states_##R)(const S* q, const S* d_o, const real* by, const real* last, const S* g,       \
         real* h, real scale, Dims d) {                                                                               \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         outer<R, true>(Rows{q, d.k, scale}, cotangents, Fading{g, nullptr, nullptr}, h, d);                          \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const S* v, const S* g, const real* all, const S* s, S* h, S* s_end, Dims d) { \
+    TILED_KERNEL(states_##R)(const S* k, const S* v, const S* g, const real* all, const S* s, S* h, S* s_end, Dims d) { \
         along<R, false, false>(s, nullptr, Rows{k, d.k, 1}, with_ones(v, d), Fading{g, all, nullptr}, h, s_end, 0,   \
             nullptr, 0, nullptr, d);                                                                                 \
     }                                                                                                                \
-    TILED_KERNEL states_backward_##R(const S* q, const S* d_o, const S* g, const real* all, const S* s, S* h,        \
+    TILED_KERNEL(states_backward_##R)(const S* q, const S* d_o, const S* g, const real* all, const S* s, S* h,        \
         S* s_end, int s_acc, real scale, Dims d) {                                                                   \
         const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
         along<R, true, false>(s, nullptr, Rows{q, d.k, scale}, cotangents, Fading{g, all, nullptr}, h, s_end, s_acc, \
             nullptr, 0, nullptr, d);                                                                                 \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const S* g, const S* p, S* o,           \
+    TILED_KERNEL(outputs_##R)(const S* q, const S* k, const S* v, const S* h, const S* g, const S* p, S* o,           \
         real scale, Dims d) {                                                                                        \
         const auto none = [](real, i64, bool) { return Ratio{1, 1}; };                                               \
         outputs<R, false>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{g, nullptr, p}, o, none, d);            \
     }                                                                                                                \
-    TILED_KERNEL normalised_##R(const S* q, const S* k, const S* v, const S* h, S* o, S* den, real scale,            \
+    TILED_KERNEL(normalised_##R)(const S* q, const S* k, const S* v, const S* h, S* o, S* den, real scale,            \
         real eps, Dims d) {                                                                                          \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum + eps);                                                                       \
@@ -94,7 +94,7 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         };                                                                                                           \
         outputs<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{}, o, divisor, d);                       \
     }                                                                                                                \
-    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
+    TILED_KERNEL(keys_##R)(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
         const S* h, const S* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,           \
         i64 rows, real scale, Dims d) {                                                                              \
         const Gradient to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                 \
@@ -103,12 +103,12 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         const Fading fading{g, nullptr, nullptr};                                                                    \
         keys<R>(queries, keys_, with_ones(v, d), cotangents, h, dh, fading, to_q, to_k, d);                          \
     }                                                                                                                \
-    TILED_KERNEL values_##R(const S* q, const S* k, const S* d_o, const real* by, const real* last, const S* dh,     \
+    TILED_KERNEL(values_##R)(const S* q, const S* k, const S* d_o, const real* by, const real* last, const S* dh,     \
         const S* g, const S* p, S* dv, int acc, real scale, Dims d) {                                                \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         values<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, cotangents, dh, Fading{g, nullptr, p}, dv, acc, d);          \
     }                                                                                                                \
-    TILED_KERNEL gates_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* all,            \
+    TILED_KERNEL(gates_##R)(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* all,            \
         const S* h, const S* dh, const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc,          \
         real scale, Dims d) {                                                                                        \
         const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
@@ -119,13 +119,13 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 
-// With a gate a channel: lines of their own, as most runs need none of them.
+// With a gate a channel.
 #define CHANNEL_KERNELS(NAME, R)                                                                                      \
-    FADE_KERNEL(R) fade_##NAME(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale,\
+    FADE_KERNEL(R, fade_##NAME)(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale,\
         Dims d) {                                                                                                     \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                                \
     }                                                                                                                 \
-    TILED_KERNEL keys_##NAME(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,                \
+    TILED_KERNEL(keys_##NAME)(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,                \
         const S* dh, S* dq,    int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                   \
         const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                            \
         const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                      \
@@ -138,17 +138,17 @@ CHANNEL_KERNELS(channels_4, 4)
 
 // From the additions of each chunk to the state before it, or to the gradient of the state after it, as products take
 // it.
-extern "C" __global__ void scan_forward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
+KERNEL(scan_forward)(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
                                         S* s_end, S* z_end, i64 heads, Dims d) {
     scan<false>(s, z, added, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);
 }
-extern "C" __global__ void scan_backward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
+KERNEL(scan_backward)(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
                                          S* s_end, int s_acc, S* z_end, int z_acc, i64 heads, Dims d) {
     scan<true>(s, z, added, Fading{g, all, nullptr}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
 }
 
 // dô = [by do, last] for by = 1 / den and last = −(do·o) / den, [B, T, H] each: a warp to a row.
-extern "C" __global__ void through_norm(const S* o, const S* g, const S* den, real* by, real* last, i64 rows, i64 v) {
+KERNEL(through_norm)(const S* o, const S* g, const S* den, real* by, real* last, i64 rows, i64 v) {
     for (i64 r = thread() / 32; r < rows; r += threads() / 32) {
         real dot = 0;
         for (i64 j = threadIdx.x % 32; g && j < v; j += 32) dot += ld(o + r * v + j) * ld(g + r * v + j);

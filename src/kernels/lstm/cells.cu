@@ -80,26 +80,26 @@ struct LstmBack {
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
 #define LSTM_KERNELS(NAME, N, R, THREADS)                                                                             \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_forward_##NAME(const S* x, const S* w, S* hs, LSTM_ARGS) { \
+    BOUND_KERNEL(lstm_forward_##NAME, THREADS, 1)(const S* x, const S* w, S* hs, LSTM_ARGS) { \
         forward<N, R>(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, b, t, 1, d);                                             \
     }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_backward_##NAME(const S* w, S* dz, LSTM_BACK_ARGS) {   \
+    BOUND_KERNEL(lstm_backward_##NAME, THREADS, 1)(const S* w, S* dz, LSTM_BACK_ARGS) {   \
         backward<N, R>(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, b, t, 1, d);                                      \
     }
 
 #define LSTM_GRID_KERNELS(NAME)                                                                                       \
-    TILED_KERNEL lstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {              \
+    TILED_KERNEL(lstm_forward_##NAME)(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {              \
         forward_grid(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, counts, first, b, t, 1, d);                               \
     }                                                                                                                 \
-    TILED_KERNEL lstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, LSTM_BACK_ARGS) {                    \
+    TILED_KERNEL(lstm_backward_##NAME)(const S* w, S* dz, u32* counts, i64 first, LSTM_BACK_ARGS) {                    \
         backward_grid(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, counts, first, b, t, 1, d);                        \
     }
 
-extern "C" __global__ void lstm_begin(real* state, LSTM_ARGS) { begin(Lstm LSTM, state, b * d); }
-extern "C" __global__ void lstm_step(const S* x, const S* z, real* state, S* hs, i64 s, LSTM_ARGS) {
+KERNEL(lstm_begin)(real* state, LSTM_ARGS) { begin(Lstm LSTM, state, b * d); }
+KERNEL(lstm_step)(const S* x, const S* z, real* state, S* hs, i64 s, LSTM_ARGS) {
     step(Lstm LSTM, x, z, state, hs, s, b, t, d);
 }
-extern "C" __global__ void lstm_step_back(const S* back, real* state, S* dz, i64 s, i64 last, LSTM_BACK_ARGS) {
+KERNEL(lstm_step_back)(const S* back, real* state, S* dz, i64 s, i64 last, LSTM_BACK_ARGS) {
     step_back(LstmBack LSTM_BACK, back, state, dz, last ? -1 : s, b, t, d);
 }
 
@@ -209,27 +209,27 @@ struct SlstmBack {
      {acc_h, acc_c, acc_n, acc_m, acc_w}, heads * k, {0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}
 
 #define SLSTM_KERNELS(NAME, N, R, THREADS)                                                                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_forward_##NAME(const S* x, const S* w, S* hs,      \
+    BOUND_KERNEL(slstm_forward_##NAME, THREADS, 1)(const S* x, const S* w, S* hs,      \
                                                                                   SLSTM_ARGS) {                       \
         forward<N, R>(Slstm SLSTM, x, w, {heads * k * k, k * k, 1, k}, hs, b, t, heads, k);                           \
     }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_backward_##NAME(const S* w, S* dz, SLSTM_BACK_ARGS) { \
+    BOUND_KERNEL(slstm_backward_##NAME, THREADS, 1)(const S* w, S* dz, SLSTM_BACK_ARGS) { \
         backward<N, R>(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, b, t, heads, k);                    \
     }
 
 #define SLSTM_GRID_KERNELS(NAME)                                                                                      \
-    TILED_KERNEL slstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {            \
+    TILED_KERNEL(slstm_forward_##NAME)(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {            \
         forward_grid(Slstm SLSTM, x, w, {heads * k * k, k * k, 1, k}, hs, counts, first, b, t, heads, k);             \
     }                                                                                                                 \
-    TILED_KERNEL slstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, SLSTM_BACK_ARGS) {                  \
+    TILED_KERNEL(slstm_backward_##NAME)(const S* w, S* dz, u32* counts, i64 first, SLSTM_BACK_ARGS) {                  \
         backward_grid(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, counts, first, b, t, heads, k);      \
     }
 
-extern "C" __global__ void slstm_begin(real* state, SLSTM_ARGS) { begin(Slstm SLSTM, state, b * heads * k); }
-extern "C" __global__ void slstm_step(const S* x, const S* z, real* state, S* hs, i64 s, SLSTM_ARGS) {
+KERNEL(slstm_begin)(real* state, SLSTM_ARGS) { begin(Slstm SLSTM, state, b * heads * k); }
+KERNEL(slstm_step)(const S* x, const S* z, real* state, S* hs, i64 s, SLSTM_ARGS) {
     step(Slstm SLSTM, x, z, state, hs, s, b, t, heads * k);
 }
-extern "C" __global__ void slstm_step_back(const S* back, real* state, S* dz, i64 s, i64 last, SLSTM_BACK_ARGS) {
+KERNEL(slstm_step_back)(const S* back, real* state, S* dz, i64 s, i64 last, SLSTM_BACK_ARGS) {
     step_back(SlstmBack SLSTM_BACK, back, state, dz, last ? -1 : s, b, t, heads * k);
 }
 

@@ -61,7 +61,7 @@ __device__ void step_back(Cell cell, const S* dh, real* state, S* dz, i64 s, i64
 }
 
 // h of the step before, [B, T, D]: the other factor of the weights' gradient.
-extern "C" __global__ void before(const S* h0, const S* h, S* y, i64 size, i64 t, i64 d) {
+KERNEL(before)(const S* h0, const S* h, S* y, i64 size, i64 t, i64 d) {
     for (i64 i = thread(); i < size; i += threads()) y[i] = i / d % t == 0 ? h0[i / d / t * d + i % d] : h[i - d];
 }
 

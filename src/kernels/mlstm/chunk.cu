@@ -50,7 +50,7 @@ __device__ inline real larger(real a, real b) { return a >= b ? a : b; }
 
 // m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times. m = max(m + ln f, i) for each step of a chunk is
 // m = max(m + A, B) for all of them. A block has a head.
-extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
+KERNEL(gates)(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
                                  real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
     __shared__ real starts[AT_ONCE], ends[AT_ONCE];
     const i64 head = blockIdx.x;
@@ -112,7 +112,7 @@ struct Divisor {
 // 1 / N, the cotangent of the column of ones, and each step's own part of the derivatives by m for fixed C and for
 // fixed C e^m, [B, T, H] each. LANES threads have a row, of which each reads 16 bytes at once where rows begin at multiples
 // of that.
-extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
+KERNEL(through_norm)(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
                                         real* fixed, real* scaled, i64 rows, i64 v, real eps) {
     constexpr int LANES = 8, N = 16 / sizeof(S), GROUPS = 32 / LANES;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
@@ -151,7 +151,7 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
 // the gradients of the gates, m0 and w0. A block has a head. A chunk is a linear map of the derivatives by m: the
 // factor, the product of the past's shares, is the same for both, and each has a summand of its own.
-extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
+KERNEL(gates_backward)(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
                                           i64 parts, const double* c, const real* slopes, const real* shares,
                                           const real* fixed, const real* scaled, real* di, int acc_i, real* df,
                                           int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
@@ -261,26 +261,26 @@ struct Gates {
 };
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL values_states_##R(const S* k, const S* v, const double* c, const real* i, real* h, real scale,      \
+    TILED_KERNEL(values_states_##R)(const S* k, const S* v, const double* c, const real* i, real* h, real scale,      \
         Dims d) {                                                                                                    \
         outer<R, false>(Rows{k, d.k, scale}, Wide{v, nullptr, nullptr, d.v, d.w}, Gates{c, i}, h, d);                \
     }                                                                                                                \
-    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, const double* c,    \
+    TILED_KERNEL(cotangents_states_##R)(const S* q, const S* g, const real* by, const real* last, const double* c,    \
         const real* i, real* h, Dims d) {                                                                            \
         outer<R, true>(Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, h, d);                             \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* c0, const S* n0, const S* k, const S* v, const double* c, const real* i,        \
+    TILED_KERNEL(states_##R)(const S* c0, const S* n0, const S* k, const S* v, const double* c, const real* i,        \
         S* states, S* c_last, S* n_last, real scale, Dims d) {                                                       \
         along<R, false, true>(c0, n0, Rows{k, d.k, scale}, Wide{v, nullptr, nullptr, d.v, d.w}, Gates{c, i}, states, \
             c_last, 0, n_last, 0, nullptr, d);                                                                       \
     }                                                                                                                \
-    TILED_KERNEL states_backward_##R(const S* dc, const S* dn, const S* q, const S* g, const real* by,               \
+    TILED_KERNEL(states_backward_##R)(const S* dc, const S* dn, const S* q, const S* g, const real* by,               \
         const real* last, const double* c, const real* i, real* after, S* dc0, int acc_c, S* dn0, int acc_n,         \
         real* first, Dims d) {                                                                                       \
         along<R, true, true>(dc, dn, Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, after, dc0, acc_c,   \
             dn0, acc_n, first, d);                                                                                   \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const double* c, const real* i,         \
+    TILED_KERNEL(outputs_##R)(const S* q, const S* k, const S* v, const S* h, const double* c, const real* i,         \
         const real* m, S* y, S* den, real scale, real eps, Dims d) {                                                 \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum);                                                                             \
@@ -289,14 +289,14 @@ struct Gates {
         };                                                                                                           \
         outputs<R, true>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, v, h, Gates{c, i}, y, divisor, d);                    \
     }                                                                                                                \
-    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const real* by, const real* last,          \
+    TILED_KERNEL(keys_##R)(const S* q, const S* k, const S* v, const S* g, const real* by, const real* last,          \
         const S* h, const real* dh, const double* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,   \
         real* kdk, i64 rows, real scale, Dims d) {                                                                   \
         const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
         const Gradient to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                     \
         keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
     }                                                                                                                \
-    TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
+    TILED_KERNEL(values_##R)(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
         const double* c, const real* i, S* dv, int acc, real scale, Dims d) {                                        \
         const Wide cotangents{g, by, last, d.v, d.w};                                                                \
         values<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, cotangents, dh, Gates{c, i}, dv, acc, d);                    \
@@ -306,19 +306,19 @@ KERNELS(2)
 KERNELS(4)
 
 // The state before every chunk, and the last one.
-extern "C" __global__ void scan_forward(const S* c0, const S* n0, const real* added, const double* c, S* states,
+KERNEL(scan_forward)(const S* c0, const S* n0, const real* added, const double* c, S* states,
                                         S* c_last, S* n_last, i64 heads, Dims d) {
     scan<false>(c0, n0, added, Gates{c, nullptr}, states, c_last, 0, n_last, 0, nullptr, heads, d);
 }
 // Replaces the additions of each chunk by the gradient of the state after it; the gradient of the first state goes to
 // `first`.
-extern "C" __global__ void scan_backward(const S* dc, const S* dn, real* grads, const double* c, S* dc0, int acc_c,
+KERNEL(scan_backward)(const S* dc, const S* dn, real* grads, const double* c, S* dc0, int acc_c,
                                          S* dn0, int acc_n, real* first, i64 heads, Dims d) {
     scan<true>(dc, dn, grads, Gates{c, nullptr}, grads, dc0, acc_c, dn0, acc_n, first, heads, d);
 }
 
 // Ĉ·dĈ at every bound of a chunk, [B H, chunks + 1]: a block has one.
-extern "C" __global__ void dots(const S* states, const S* c_last, const S* n_last, const real* first, const real* after,
+KERNEL(dots)(const S* states, const S* c_last, const S* n_last, const real* first, const real* after,
                                 real* dots, Dims d) {
     __shared__ real scratch[32];
     const i64 head = blockIdx.x / (d.chunks + 1), n = blockIdx.x % (d.chunks + 1), size = d.k * d.w;
