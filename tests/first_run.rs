@@ -82,8 +82,16 @@ fn in_an_empty_cache() {
     assert!(needed.len() > 3 && count() == 0);
     helped_by(PROGRAM.into());
     let told = Mutex::new(vec![]);
-    let tell = |done, all| told.lock().unwrap().push((done, all));
-    compile_ahead(needed.clone(), &tell);
+    let tell = |go_on| {
+        let told = &told;
+        move |done, all| {
+            told.lock().unwrap().push((done, all));
+            go_on
+        }
+    };
+    compile_ahead(needed.clone(), &tell(false));
+    assert_eq!((count(), told.lock().unwrap().drain(..).count()), (0, 1));
+    compile_ahead(needed.clone(), &tell(true));
     let all = needed.len();
     assert_eq!(count(), all);
     assert_eq!(*told.lock().unwrap(), (0..=all).map(|done| (done, all)).collect::<Vec<_>>());

@@ -44,7 +44,7 @@ pub mod ahead {
     }
 
     /// Compile none.
-    pub fn compile_ahead(_sources: Vec<Source>, _told: &(dyn Fn(usize, usize) + Sync)) {}
+    pub fn compile_ahead(_sources: Vec<Source>, _told: &(dyn Fn(usize, usize) -> bool + Sync)) {}
 }
 
 /// Methods that are never called: there is no device.

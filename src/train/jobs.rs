@@ -165,7 +165,10 @@ pub fn work(
 ) {
     standing.begin(jobs.iter().map(|job| job.whose()));
     progress.expect(jobs.iter().map(|job| job.cost()));
-    compile_kernels(jobs.iter().map(|job| &job.cfg), &|done, all| progress.compiling(done, all));
+    compile_kernels(jobs.iter().map(|job| &job.cfg), &|done, all| {
+        progress.compiling(done, all);
+        interrupt::came().is_none()
+    });
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
     let cores = Cores::idle(threads.saturating_sub(jobs.len()));

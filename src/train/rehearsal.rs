@@ -7,8 +7,8 @@ use crate::{cuda::ahead, error::contained, tensor::Device};
 const MOST: usize = 64;
 
 /// Have the kernels that these runs need compiled, side by side, unless they are there already. `told` hears how many
-/// are compiled, and of how many.
-pub fn compile_kernels<'a>(runs: impl Iterator<Item = &'a TrainConfig>, told: &(dyn Fn(usize, usize) + Sync)) {
+/// are compiled, and of how many, and says whether to go on.
+pub fn compile_kernels<'a>(runs: impl Iterator<Item = &'a TrainConfig>, told: &(dyn Fn(usize, usize) -> bool + Sync)) {
     let mut different: Vec<&TrainConfig> = vec![];
     for cfg in runs.filter(|cfg| cfg.device != Device::Cpu) {
         if different.len() < MOST && !different.iter().any(|known| same_kernels(known, cfg)) {

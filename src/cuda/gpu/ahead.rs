@@ -162,9 +162,9 @@ fn wrong(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error 
 }
 
 /// Compile these sources into the cache with copies of this program, one for each core; those that are there are left
-/// alone. `told` hears how many are compiled, and of how many. Where the program lends no helper ([`helper`]), or a copy
-/// fails, each kernel is compiled when it is needed.
-pub fn compile_ahead(sources: Vec<Source>, told: &(dyn Fn(usize, usize) + Sync)) {
+/// alone. `told` hears how many are compiled, and of how many, and says whether to go on. Where the program lends no helper
+/// ([`helper`]), or a copy fails, each kernel is compiled when it is needed.
+pub fn compile_ahead(sources: Vec<Source>, told: &(dyn Fn(usize, usize) -> bool + Sync)) {
     let Some(program) = HELPER.get() else { return };
     let cache = Cache::of_user();
     let mut missing = sources;
@@ -176,12 +176,16 @@ pub fn compile_ahead(sources: Vec<Source>, told: &(dyn Fn(usize, usize) + Sync))
     // From the end of the list. Kernels of long files take the longest, and so they come first.
     missing.sort_by_key(|source| source.text.len());
     let (left, done) = (Mutex::new(missing), Mutex::new(0));
-    told(0, all);
+    if !told(0, all) {
+        return;
+    }
     let next = || lock(&left).pop();
     let count = || {
         let mut done = lock(&done);
         *done += 1;
-        told(*done, all);
+        if !told(*done, all) {
+            lock(&left).clear();
+        }
     };
     let work = || drop(have_compiled(program, next, count));
     thread::scope(|scope| {
