@@ -137,16 +137,17 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     }
 }
 
-// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V].
+// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V]. A row
+// takes LD numbers, so that neighbours below one another are in other banks.
 struct Columns {
-    enum { W = 32 };
+    enum { W = 32, LD = W + 8 };
     real* s;
     i64 c0;
 
     template <class P>
     __device__ void read_from(const P* from, const Dims& d, i64 id) const {
         const Matrix<P> x = state(from, d, id, 0, c0);
-        for (int n = threadIdx.x; n < d.k * W; n += 256) s[n] = x(n / W, n % W);
+        for (int n = threadIdx.x; n < d.k * W; n += 256) s[n / W * LD + n % W] = x(n / W, n % W);
     }
     template <class P>
     __device__ void write_to(P* to, const Dims& d, i64 id, int acc = 0) const {
@@ -156,25 +157,25 @@ struct Columns {
             const int i = n / W, c = n % W;
             if (even && c0 + c < d.v) {
                 real y[4];
-                read(y, s + n);
+                read(y, s + i * LD + c);
                 write(to + i * d.v + c, y);
             } else {
-                for (int j = c; j < c + 4 && c0 + j < d.v; j++) put(to + i * d.v + j, s[i * W + j], acc);
+                for (int j = c; j < c + 4 && c0 + j < d.v; j++) put(to + i * d.v + j, s[i * LD + j], acc);
             }
         }
     }
-    __device__ Matrix<real> rows(const Dims& d) const { return {s, W, (int)d.k, W}; }
+    __device__ Matrix<real> rows(const Dims& d) const { return {s, LD, (int)d.k, W}; }
     // S, rows from i0 on, becomes left(row) S + y.
     template <class T, class F>
     __device__ void update(const T& y, const Dims& d, i64 i0, F left) const {
         y.runs([&](int r, int c, const real (&run)[T::RUN]) {
             if (i0 + r >= d.k) return;
             const real factor = left(i0 + r);
+            real x[T::RUN];
+            read(x, s + (i0 + r) * LD + c);
 #pragma unroll
-            for (int u = 0; u < T::RUN; u++) {
-                real& x = s[(i0 + r) * W + c + u];
-                x = factor * x + run[u];
-            }
+            for (int u = 0; u < T::RUN; u++) x[u] = factor * x[u] + run[u];
+            write(s + (i0 + r) * LD + c, x);
         });
     }
 };
@@ -185,11 +186,11 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
                                S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
-    constexpr int C = T::C, W = Columns::W;
+    constexpr int C = T::C, W = Columns::W, LD = Columns::LD;
     real* es = memory + T::SCRATCH;
-    Scalars<R> scalars(es + C * W);
+    Scalars<R> scalars(es + C * LD);
     const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * LD : es + C * LD + Scalars<R>::SIZE, c0};
     s.read_from(s0, d, head);
     for (i64 chunk = 0; chunk < d.chunks; chunk++) {
         const Steps t(d, head, chunk);
@@ -211,11 +212,11 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         y.add_rows(us.rows(c0));
         y.put(us.to(c0));
         y.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
-        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * LD + c, run); });
         const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
             T z;
-            z.template add<0, 0>(memory, t.n, t.rows(k, d.k, i0), Matrix<real>(es, W, t.n, W));
+            z.template add<0, 0>(memory, t.n, t.rows(k, d.k, i0), Matrix<real>(es, LD, t.n, W));
             s.update(z, d, i0, [&](i64 i) { return all ? all[t.id * d.k + i] : whole; });
         }
     }
@@ -278,11 +279,11 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
                                 const S* w, S* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
-    constexpr int C = T::C, W = Columns::W;
+    constexpr int C = T::C, W = Columns::W, LD = Columns::LD;
     real* es = memory + T::SCRATCH;
-    Scalars<R> scalars(es + C * W);
+    Scalars<R> scalars(es + C * LD);
     const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * LD : es + C * LD + Scalars<R>::SIZE, c0};
     s.read_from(ds_last, d, head);
     for (i64 chunk = d.chunks - 1; chunk >= 0; chunk--) {
         const Steps t(d, head, chunk);
@@ -305,11 +306,11 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         });
         y.add_rows(des.rows(c0, t.n));
         y.put(des.to(c0));
-        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * LD + c, run); });
         const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
             T z;
-            z.template add<0, 0>(memory, t.n, ws.rows(i0, t.n), Matrix<real>(es, W, t.n, W));
+            z.template add<0, 0>(memory, t.n, ws.rows(i0, t.n), Matrix<real>(es, LD, t.n, W));
             z.scale_rows([](int) { return real(-1); });
             if (d_o)
                 z.template add<0, 0>(
