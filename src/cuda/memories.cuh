@@ -419,19 +419,31 @@ __device__ void values(Rows q, Rows k, Wide g, const P* dh, G gates, S* dv, int 
     y.put(t.to(dv, d.v, c0, acc));
 }
 
-// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for
+// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; x(u, s), below the diagonal, for
 // every pair of steps s < step <= u; start(u) for what step u >= step reads of the state before the chunk; and end(s)
-// for what step s < step leaves in the one after it.
+// for what step s < step leaves in the one after it. Behind the last step there are zeros. `m` is room for C x C numbers.
 template <int R, class A, class E, class F>
-__device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
-    constexpr int MLD = Tile<R>::MLD;
-    const int step = threadIdx.x;
-    // In place of each entry the sum of those from its row down.
-    for (int u = n - 2; u > step; u--) m[u * MLD + step] += m[(u + 1) * MLD + step];
+__device__ void through_gates(Tile<R>& x, real* scratch, real* m, int n, real all, A start, E end, F put) {
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD, PARTS = 256 / C;
+    x.sum_before(scratch);
+    x.by_rows([&](int u) {
+        const real first = start(u);
+        return [=](int, real sum) { return first + sum; };
+    });
     __syncthreads();
-    if (step >= n) return;
-    for (int s = 0; s < step; s++) all += m[step * MLD + s] + end(s);
-    for (int u = step; u < n; u++) all += start(u);
+    keep<R>(m, x);
+    __syncthreads();
+    const int step = threadIdx.x % C;
+    real sum = 0;
+#pragma unroll
+    for (int first = 0; first < C; first += PARTS) {
+        const int u = first + threadIdx.x / C;
+        sum += u < step ? end(u) : m[u * MLD + step];
+    }
+    scratch[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= n) return;
+    for (int part = 0; part < PARTS; part++) all += scratch[part * C + step];
     put(step, all);
 }
 

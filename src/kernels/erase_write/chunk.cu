@@ -350,9 +350,12 @@ struct Grads {
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
                           const S* after, const S* e, const S* G, Grads to, real scale, Dims d) {
+    typedef Tile<R> T;
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *dm = memory + Tile<R>::SCRATCH, *da = dm + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
+    constexpr int C = T::C, MLD = T::MLD, RUN = T::RUN;
+    // On tensor cores dM and dA take half of the room for them, and behind them is that of another slice.
+    real *m = memory + T::SCRATCH, *more = m + 2 * T::OWN, *rows = m + 2 * T::MATRIX;
+    const typename T::Own dm(m), da(m + T::OWN);
     const Steps t(d, blockIdx.x);
     Scalars<R> scalars(rows + 3 * C + 32);
     const Decay decay = scalars.load(t, beta, g);
@@ -361,59 +364,67 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const auto written = Padded<R, S>(e, d.v, t.id).rows(0, t.n);
     const auto Gs = Padded<R, S>(G, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
-    // dM has the factor `scale` of Q.
-    keep<R>(dm, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
-        return [=](int s, real x) { return scale * decay.between(r, s) * x; };
-    }));
-    keep<R>(da, lower_product<R>(t, memory, width, Gs, written, [&](int r) {
-        return [=](int s, real x) { return s < r ? -decay.between(r, s) * x : real(0); };
-    }));
+    {
+        T x, y;
+        x.template add_both<1, 1>(y, memory, more, width, cotangent, Gs, written);
+        // dM has the factor `scale` of Q.
+#pragma unroll
+        for (int i = 0; i < T::ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < T::COLS; j++) {
+                const int r = T::row(i), s = T::col(j);
+                const real by = decay.between(r, s);
+                x.v[i][j] = r < t.n && s <= r ? scale * by * x.v[i][j] : real(0);
+                y.v[i][j] = r < t.n && s < r ? -by * y.v[i][j] : real(0);
+            }
+        dm.set(x), da.set(y);
+    }
     // For each step dβ, and two parts of the gradient of its gate's exponent: from its read of the state before the
     // chunk (start) and from its share in the state after it (end).
-    real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
-    for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
+    real start[T::ROWS] = {}, end[T::ROWS] = {}, dbeta[T::ROWS] = {};
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
-        Tile<R> y, w, h;
+        T y, w, h;
         const auto before = state(states, d, t.id, c0, 0);
         const auto keys = t.rows(k, d.k, c0), queries = t.rows(q, d.k, c0);
-        y.template add<1, 1>(memory, width, cotangent, before);
-        h.template add<1, 1>(memory, width, Gs, before);
+        y.template add_both<1, 1>(h, memory, more, width, cotangent, Gs, before);
         w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
+        const bool even_keys = keys.template even<RUN>(), even_queries = queries.template even<RUN>();
 #pragma unroll
-        for (int i = 0; i < Tile<R>::ROWS; i++) {
-            const int r = y.row(i);
+        for (int i = 0; i < T::ROWS; i++) {
+            const int r = T::row(i);
             const real first = decay.since_start(r), last = r < t.n ? decay.between(t.n - 1, r) : real(0);
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) {
-                y.v[i][j] *= scale * first;
-                h.v[i][j] *= -first;
-                w.v[i][j] *= last;
-                if (!g) continue;
-                const real x = keys(r, y.col(j));
-                start[i] += queries(r, y.col(j)) * y.v[i][j] + b[r] * x * h.v[i][j];
-                end[i] += x * w.v[i][j];
+            for (int j = 0; j < T::COLS; j++) y.v[i][j] *= scale * first, h.v[i][j] *= -first, w.v[i][j] *= last;
+#pragma unroll
+            for (int j = 0; j < T::COLS; j += RUN) {
+                if (!g || !keys.has(r, T::col(j))) continue;
+                real x[RUN], z[RUN];
+                keys.get(x, r, T::col(j), even_keys), queries.get(z, r, T::col(j), even_queries);
+#pragma unroll
+                for (int u = 0; u < RUN; u++) {
+                    start[i] += z[u] * y.v[i][j + u] + b[r] * x[u] * h.v[i][j + u];
+                    end[i] += x[u] * w.v[i][j + u];
+                }
             }
         }
-        const auto m = [&](const real* of) { return Matrix<real>(of, MLD, C, C); };
-        y.template add_lower<1, 0>(memory, t.n, m(dm), keys);
-        h.template add_lower<1, 0>(memory, t.n, m(da), keys);
-        w.template add<0, 0>(memory, t.n, m(dm), queries);
-        w.template add<0, 0>(memory, t.n, scaled(m(da), [&](int s) { return b[s]; }), keys);
+        y.template add_both_lower<1, 0>(h, memory, more, t.n, dm, da, keys);
+        w.template add<0, 0>(memory, t.n, dm, queries);
+        w.template add<0, 0>(memory, t.n, da, scaled(keys, [&](int s) { return b[s]; }));
         y.put(t.to(to.q, d.k, c0, to.q_acc));
-        Tile<R> own;
+        T own;
         own.add_rows(keys);
 #pragma unroll
-        for (int i = 0; i < Tile<R>::ROWS; i++)
+        for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) {
+            for (int j = 0; j < T::COLS; j++) {
                 dbeta[i] += h.v[i][j] * own.v[i][j];
-                w.v[i][j] += b[y.row(i)] * h.v[i][j];
+                w.v[i][j] += b[T::row(i)] * h.v[i][j];
             }
         w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
-    Tile<R>::horizontal_sum(dbeta, memory);
-    if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
+    T::horizontal_sum(dbeta, memory);
+    if (T::col(0) == 0)
+        for (int i = 0; i < T::ROWS; i++) rows[T::row(i)] = dbeta[i];
     __syncthreads();
     // PARTS threads to a row for G ⊙ V.
     if (to.beta) {
@@ -431,29 +442,38 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         if (threadIdx.x % PARTS == 0 && r < t.n) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
-    // dM ⊙ M + dA ⊙ A in place of dM.
-    Tile<R> qk, kk;
-    qk.template add<1, 1>(memory, (int)d.k, query, key);
-    kk.template add<1, 1>(memory, (int)d.k, key, key);
+    // dM ⊙ M + dA ⊙ A, but for the factors that dM and dA have already.
+    T qk, kk;
+    qk.template add_both<1, 1>(kk, memory, more, (int)d.k, query, key, key);
 #pragma unroll
-    for (int i = 0; i < Tile<R>::ROWS; i++)
+    for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < Tile<R>::COLS; j++) {
-            const int r = qk.row(i), s = qk.col(j);
-            if (s < r) dm[r * MLD + s] = dm[r * MLD + s] * qk.v[i][j] + b[r] * da[r * MLD + s] * kk.v[i][j];
+        for (int j = 0; j < T::COLS; j += RUN) {
+            const int r = T::row(i), at = r * MLD + T::col(j);
+            real x[RUN], y[RUN];
+            read(x, dm.x + at), read(y, da.x + at);
+#pragma unroll
+            for (int u = 0; u < RUN; u++) qk.v[i][j + u] = x[u] * qk.v[i][j + u] + b[r] * y[u] * kk.v[i][j + u];
         }
     // The term of the state.
     real by_states = 0;
-    for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-        by_states += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
-    by_states = block_sum(by_states, rows + 3 * C);
-    Tile<R>::horizontal_sum(start, memory);
-    Tile<R>::horizontal_sum(end, memory);
-    if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < Tile<R>::ROWS; i++)
-            rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
+    const int size = (int)(d.k * d.v);
+    const Matrix<S> all(states + t.id * size, 0, 1, size), all_after(after + t.id * size, 0, 1, size);
+    const bool even = all.template even<8>() && all_after.template even<8>();
+    for (int n = 8 * threadIdx.x; n < size; n += 2048) {
+        real x[8], y[8];
+        all.get(x, 0, n, even), all_after.get(y, 0, n, even);
+#pragma unroll
+        for (int i = 0; i < 8; i++) by_states += x[i] * y[i];
+    }
+    by_states = decay.since_start(t.n - 1) * block_sum(by_states, rows + 3 * C);
+    T::horizontal_sum(start, memory);
+    T::horizontal_sum(end, memory);
+    if (T::col(0) == 0)
+        for (int i = 0; i < T::ROWS; i++) rows[C + T::row(i)] = start[i], rows[2 * C + T::row(i)] = end[i];
+    __syncthreads();
     through_gates<R>(
-        dm, t.n, by_states, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
+        qk, memory, m, t.n, by_states, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
         [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
 }
 
