@@ -51,27 +51,42 @@ __device__ void invert(real* m, real* room) {
     __syncthreads();
 #pragma unroll
     for (u32 w = 16; w < C; w *= 2) {
-        // Four columns of a row at once. Above the diagonal X is 0.
-        const auto add = [](real (&sum)[4], real a, const real* x) {
-            real y[4];
-            read(y, x);
+        // Two rows of four columns a thread. Above the diagonal X is 0.
+        const auto add = [](real (&sum)[4], real a, const real (&x)[4]) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) sum[i] += a * y[i];
+            for (int i = 0; i < 4; i++) sum[i] += a * x[i];
         };
-        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
-            const u32 at = n / (w * w) * 2 * w, r = n / w % w, c = n % w;
-            real sum[4] = {};
-#pragma unroll 8
-            for (u32 k = 0; k < w; k++) add(sum, m[(at + w + r) * MLD + at + k], m + (at + k) * MLD + at + c);
-            write(room + n, sum);
+        for (u32 n = 4 * threadIdx.x; n < C * w / 4; n += 1024) {
+            const u32 at = n / (w * w / 2) * 2 * w, r = n / w % (w / 2) * 2, c = n % w;
+            const real* a = m + (at + w + r) * MLD + at;
+            real sum[2][4] = {};
+#pragma unroll 2
+            for (u32 k = 0; k < w; k += 4) {
+                real first[4], second[4], x[4];
+                read(first, a + k), read(second, a + MLD + k);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    read(x, m + (at + k + i) * MLD + at + c);
+                    add(sum[0], first[i], x), add(sum[1], second[i], x);
+                }
+            }
+            real* to = room + n / (w * w / 2) * w * w + r * w + c;
+            write(to, sum[0]), write(to + w, sum[1]);
         }
         __syncthreads();
-        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
-            const u32 p = n / (w * w), at = p * 2 * w, r = n / w % w, c = n % w;
-            real sum[4] = {};
+        for (u32 n = 4 * threadIdx.x; n < C * w / 4; n += 1024) {
+            const u32 at = n / (w * w / 2) * 2 * w, r = n / w % (w / 2) * 2, c = n % w;
+            const real *a = m + (at + w + r) * MLD + at + w, *from = room + n / (w * w / 2) * w * w + c;
+            real sum[2][4] = {}, x[4];
 #pragma unroll 4
-            for (u32 k = 0; k <= r; k++) add(sum, -m[(at + w + r) * MLD + at + w + k], room + (p * w + k) * w + c);
-            write(m + (at + w + r) * MLD + at + c, sum);
+            for (u32 k = 0; k <= r; k++) {
+                read(x, from + k * w);
+                add(sum[0], -a[k], x), add(sum[1], -a[MLD + k], x);
+            }
+            read(x, from + (r + 1) * w);
+            add(sum[1], -a[MLD + r + 1], x);
+            real* to = m + (at + w + r) * MLD + at + c;
+            write(to, sum[0]), write(to + MLD, sum[1]);
         }
         __syncthreads();
     }
