@@ -473,14 +473,14 @@ struct __align__(2 * sizeof(real)) Sum {
     }
 };
 
-// The decay by a gate inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t.
+// The decay by a gate inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t, as exponents of 2.
 struct Decay {
     const Sum* b;
 
     __device__ real between(int t, int s) const {
-        return b ? exp(b[t].sum - b[s].sum + (b[t].rest - b[s].rest)) : real(1);
+        return b ? quick_exp2(b[t].sum - b[s].sum + (b[t].rest - b[s].rest)) : real(1);
     }
-    __device__ real since_start(int t) const { return b ? exp(b[t].sum) : real(1); }
+    __device__ real since_start(int t) const { return b ? quick_exp2(b[t].sum) : real(1); }
 };
 
 // In shared memory: what a chunk has one of a step.
@@ -504,7 +504,7 @@ struct Scalars {
             if (r < 32) {
 #pragma unroll
                 for (int i = 0; i < EACH; i++) {
-                    const Sum gate = {at_least(t.get(g, 1, EACH * r + i, 0), -FAR), 0};
+                    const Sum gate = {LOG2_E * at_least(t.get(g, 1, EACH * r + i, 0), -FAR), 0};
                     x[i] = i > 0 ? x[i - 1] + gate : gate;
                 }
                 Sum all = x[EACH - 1];

@@ -68,11 +68,11 @@ struct Matrix {
         for (int n = anew(threadIdx.x); n < 128 * ACROSS; n += 256)
             if (has(n / ACROSS, n % ACROSS * LINE)) ::prefetch(at(n / ACROSS, n % ACROSS * LINE));
     }
-    // The same of a number of columns that is not known beforehand.
+    // The same of a number of columns that is not known beforehand, a thread to a row.
     __device__ void prefetch(int columns) const {
         constexpr int LINE = 128 / sizeof(P);
-        const u32 across = tiles(columns < width ? columns : width, LINE), all = (rows < 128 ? rows : 128) * across;
-        for (u32 n = threadIdx.x; n < all; n += 256) ::prefetch(at(n / across, n % across * LINE));
+        if (threadIdx.x >= 128 || !has(threadIdx.x, 0)) return;
+        for (int c = 0; c < columns && c < width; c += LINE) ::prefetch(at(threadIdx.x, c));
     }
     // Whether each N columns can be read at once.
     template <int N>

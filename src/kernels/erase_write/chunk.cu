@@ -218,7 +218,7 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         if (chunk + 1 < d.chunks) {
             const Steps next(d, head, chunk + 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, S>(u, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(u, d.v, next.id).rows(c0).template prefetch<W>();
             next.rows(k, d.k).prefetch((int)d.k);
         }
         T y;
@@ -309,9 +309,9 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         if (chunk > 0) {
             const Steps next(d, head, chunk - 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, S>(de, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(de, d.v, next.id).rows(c0).template prefetch<W>();
             next.rows(k, d.k).prefetch((int)d.k);
-            if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).prefetch(W);
+            if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).template prefetch<W>();
         }
         T y;
         y.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), s.rows(d));
