@@ -430,7 +430,6 @@ __device__ void through_gates(Tile<R>& x, real* scratch, real* m, int n, real al
         const real first = start(u);
         return [=](int, real sum) { return first + sum; };
     });
-    __syncthreads();
     keep<R>(m, x);
     __syncthreads();
     const int step = threadIdx.x % C;
@@ -500,7 +499,7 @@ struct Scalars {
         if (g) {
             // The first warp sums, EACH neighbours a thread.
             constexpr int EACH = C > 32 ? C / 32 : 1;
-            Sum x[EACH] = {};
+            Sum x[EACH] = {}, before = {};
             if (r < 32) {
 #pragma unroll
                 for (int i = 0; i < EACH; i++) {
@@ -509,18 +508,16 @@ struct Scalars {
                 }
                 Sum all = x[EACH - 1];
                 for (int o = 1; o <= 16; o *= 2) {
-                    const Sum before = from_below(all, o);
+                    before = from_below(all, o);
                     if (r >= o) all = before + all;
                 }
-                const Sum before = from_below(all, 1);
-#pragma unroll
-                for (int i = 0; i < EACH && r > 0; i++) x[i] = before + x[i];
+                before = from_below(all, 1);
             }
             // Until here others may read the sums of the chunk before.
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (r < C / EACH) sums[EACH * r + i] = x[i];
+                if (r < C / EACH) sums[EACH * r + i] = r > 0 ? before + x[i] : x[i];
         }
         __syncthreads();
         return {g ? sums : nullptr};

@@ -657,7 +657,7 @@ struct Tile {
         }
     }
 
-    // Every number becomes the sum of those before it in its row.
+    // Every number becomes the sum of those before it in its row. `scratch` can be written to.
     __device__ void sum_before(real* scratch) {
         constexpr int LANES = TENSOR ? 4 : 16;
         const int lane = threadIdx.x % LANES;
@@ -685,7 +685,6 @@ struct Tile {
                 }
             }
         if constexpr (TENSOR && ACROSS > 1) {
-            __syncthreads();
             for (int i = 0; i < ROWS; i++)
                 if (lane == 0) scratch[threadIdx.x / 32 % ACROSS * C + row(i)] = all[i];
             __syncthreads();
