@@ -398,43 +398,42 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     // chunk (start) and from its share in the state after it (end).
     real start[T::ROWS] = {}, end[T::ROWS] = {}, dbeta[T::ROWS] = {};
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
-        T y, w, h;
+        T y, h;
         const auto before = state(states, d, t.id, c0, 0);
         const auto keys = t.rows(k, d.k, c0), queries = t.rows(q, d.k, c0);
         y.template add_both<1, 1>(h, memory, more, width, cotangent, Gs, before);
-        w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
         const bool even_keys = keys.template even<RUN>(), even_queries = queries.template even<RUN>();
 #pragma unroll
         for (int i = 0; i < T::ROWS; i++) {
             const int r = T::row(i);
-            const real first = decay.since_start(r), last = r < t.n ? decay.between(t.n - 1, r) : real(0);
+            const real first = decay.since_start(r);
 #pragma unroll
-            for (int j = 0; j < T::COLS; j++) y.v[i][j] *= scale * first, h.v[i][j] *= -first, w.v[i][j] *= last;
+            for (int j = 0; j < T::COLS; j++) y.v[i][j] *= scale * first, h.v[i][j] *= -first;
 #pragma unroll
             for (int j = 0; j < T::COLS; j += RUN) {
                 if (!g || !keys.has(r, T::col(j))) continue;
                 real x[RUN], z[RUN];
                 keys.get(x, r, T::col(j), even_keys), queries.get(z, r, T::col(j), even_queries);
 #pragma unroll
-                for (int u = 0; u < RUN; u++) {
-                    start[i] += z[u] * y.v[i][j + u] + b[r] * x[u] * h.v[i][j + u];
-                    end[i] += x[u] * w.v[i][j + u];
-                }
+                for (int u = 0; u < RUN; u++) start[i] += z[u] * y.v[i][j + u] + b[r] * x[u] * h.v[i][j + u];
             }
         }
         y.template add_both_lower<1, 0>(h, memory, more, t.n, dm, da, keys);
-        w.template add<0, 0>(memory, t.n, dm, queries);
-        w.template add<0, 0>(memory, t.n, da, scaled(keys, [&](int s) { return b[s]; }));
         y.put(t.to(to.q, d.k, c0, to.q_acc));
-        T own;
+        T w, own;
         own.add_rows(keys);
+        w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
+        w.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
 #pragma unroll
         for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
             for (int j = 0; j < T::COLS; j++) {
-                dbeta[i] += h.v[i][j] * own.v[i][j];
+                end[i] += own.v[i][j] * w.v[i][j];
+                dbeta[i] += own.v[i][j] * h.v[i][j];
                 w.v[i][j] += b[T::row(i)] * h.v[i][j];
             }
+        w.template add<0, 0>(memory, t.n, dm, queries);
+        w.template add<0, 0>(memory, t.n, da, scaled(keys, [&](int s) { return b[s]; }));
         w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
     T::horizontal_sum(dbeta, memory);
