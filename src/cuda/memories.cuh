@@ -419,19 +419,30 @@ __device__ void values(Rows q, Rows k, Wide g, const P* dh, G gates, S* dv, int 
     y.put(t.to(dv, d.v, c0, acc));
 }
 
-// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for
+// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; x(u, s), below the diagonal, for
 // every pair of steps s < step <= u; start(u) for what step u >= step reads of the state before the chunk; and end(s)
-// for what step s < step leaves in the one after it.
+// for what step s < step leaves in the one after it. Behind the last step there are zeros. `m` is room for C x C numbers.
 template <int R, class A, class E, class F>
-__device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
-    constexpr int MLD = Tile<R>::MLD;
-    const int step = threadIdx.x;
-    // In place of each entry the sum of those from its row down.
-    for (int u = n - 2; u > step; u--) m[u * MLD + step] += m[(u + 1) * MLD + step];
+__device__ void through_gates(Tile<R>& x, real* scratch, real* m, int n, real all, A start, E end, F put) {
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD, PARTS = 256 / C;
+    x.sum_before(scratch);
+    x.by_rows([&](int u) {
+        const real first = start(u);
+        return [=](int, real sum) { return first + sum; };
+    });
+    keep<R>(m, x);
     __syncthreads();
-    if (step >= n) return;
-    for (int s = 0; s < step; s++) all += m[step * MLD + s] + end(s);
-    for (int u = step; u < n; u++) all += start(u);
+    const int step = threadIdx.x % C;
+    real sum = 0;
+#pragma unroll
+    for (int first = 0; first < C; first += PARTS) {
+        const int u = first + threadIdx.x / C;
+        sum += u < step ? end(u) : m[u * MLD + step];
+    }
+    scratch[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= n) return;
+    for (int part = 0; part < PARTS; part++) all += scratch[part * C + step];
     put(step, all);
 }
 
@@ -451,49 +462,68 @@ struct Padded {
     __device__ Target<P> to(int c0) const { return {at(c0), (u32)width, Tile<R>::C, width - c0}; }
 };
 
-// The decay by a gate inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,
-// the second what was rounded off the first, so that their differences have all the digits of a real.
+// A sum, and what was rounded off it: differences of such sums have all the digits of a real.
+struct __align__(2 * sizeof(real)) Sum {
+    real sum, rest;
+
+    __device__ Sum operator+(const Sum& y) const {
+        const real all = sum + y.sum, part = all - sum;
+        return {all, rest + y.rest + (sum - (all - part) + (y.sum - part))};
+    }
+};
+
+// The decay by a gate inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t, as exponents of 2.
 struct Decay {
-    const double *b, *rest;
+    const Sum* b;
 
     __device__ real between(int t, int s) const {
-        return b ? exp((real)(b[t] - b[s] + (rest[t] - rest[s]))) : real(1);
+        return b ? quick_exp2(b[t].sum - b[s].sum + (b[t].rest - b[s].rest)) : real(1);
     }
-    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
+    __device__ real since_start(int t) const { return b ? quick_exp2(b[t].sum) : real(1); }
 };
 
 // In shared memory: what a chunk has one of a step.
 template <int R>
 struct Scalars {
-    enum { C = Tile<R>::C, SIZE = 7 * C };
-    double *sums, *rest, *gates;
+    enum { C = Tile<R>::C, SIZE = 3 * C };
+    Sum* sums;
     real* beta;
 
-    __device__ Scalars(real* memory)
-        : sums((double*)memory), rest(sums + C), gates(rest + C), beta((real*)(gates + C)) {}
+    __device__ Scalars(real* memory) : sums((Sum*)memory), beta(memory + 2 * C) {}
 
-    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
+    // A gate below exp(-FAR) is 0 in any case; -inf would make differences of sums NaN. What was written before the
     // call may be read by everybody after it.
     __device__ Decay load(const Steps& t, const S* b, const real* g) {
         const int r = threadIdx.x;
         if (r < C) beta[r] = b ? t.get(b, 1, r, 0) : real(1);
-        if (g && r < C) {
-            const real gate = t.get(g, 1, r, 0);
-            gates[r] = gate < -1e4 ? real(-1e4) : gate; // NaN stays
-        }
-        __syncthreads();
-        if (g && r < C) {
-            double sum = 0, more = 0;
-            for (int u = 0; u <= r; u++) {
-                const double before = sum, added = gates[u];
-                sum = before + added;
-                const double part = sum - before;
-                more += before - (sum - part) + (added - part);
+        if (g) {
+            // The first warp sums, EACH neighbours a thread.
+            constexpr int EACH = C > 32 ? C / 32 : 1;
+            Sum x[EACH] = {}, before = {};
+            if (r < 32) {
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    const Sum gate = {LOG2_E * at_least(t.get(g, 1, EACH * r + i, 0), -FAR), 0};
+                    x[i] = i > 0 ? x[i - 1] + gate : gate;
+                }
+                Sum all = x[EACH - 1];
+                for (int o = 1; o <= 16; o *= 2) {
+                    before = from_below(all, o);
+                    if (r >= o) all = before + all;
+                }
+                before = from_below(all, 1);
             }
-            sums[r] = sum, rest[r] = more;
+            // Until here others may read the sums of the chunk before.
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (r < C / EACH) sums[EACH * r + i] = r > 0 ? before + x[i] : x[i];
         }
         __syncthreads();
-        return Decay{g ? sums : nullptr, rest};
+        return {g ? sums : nullptr};
+    }
+    static __device__ Sum from_below(const Sum& x, int o) {
+        return {__shfl_up_sync(0xffffffffu, x.sum, o), __shfl_up_sync(0xffffffffu, x.rest, o)};
     }
 };
 

@@ -68,11 +68,11 @@ struct Matrix {
         for (int n = anew(threadIdx.x); n < 128 * ACROSS; n += 256)
             if (has(n / ACROSS, n % ACROSS * LINE)) ::prefetch(at(n / ACROSS, n % ACROSS * LINE));
     }
-    // The same of a number of columns that is not known beforehand.
+    // The same of a number of columns that is not known beforehand, a thread to a row.
     __device__ void prefetch(int columns) const {
         constexpr int LINE = 128 / sizeof(P);
-        const u32 across = tiles(columns < width ? columns : width, LINE), all = (rows < 128 ? rows : 128) * across;
-        for (u32 n = threadIdx.x; n < all; n += 256) ::prefetch(at(n / across, n % across * LINE));
+        if (threadIdx.x >= 128 || !has(threadIdx.x, 0)) return;
+        for (int c = 0; c < columns && c < width; c += LINE) ::prefetch(at(threadIdx.x, c));
     }
     // Whether each N columns can be read at once.
     template <int N>
@@ -311,14 +311,51 @@ struct Tile {
         }
     }
 
-    // The same for a lower-triangular a(r, k), 0 for k > r + past: what b holds at k reaches no row above, NaN and
+    // this += a b and y += c b, for which b is read once. On tensor cores `room` is that of one slice more, ROOM_A.
+    template <int A_K, int B_K, class A, class O, class B>
+    __device__ void add_both(Tile& y, real* scratch, real* room, int depth, const A& a, const O& c, const B& b,
+                             bool* others = nullptr) {
+        if constexpr (!TENSOR) {
+            add<A_K, B_K>(scratch, depth, a, b, others);
+            y.template add<A_K, B_K>(scratch, depth, c, b, others);
+        } else {
+            for (int start = 0; start < depth; start += DEPTH) {
+                const int n = depth - start < DEPTH ? depth - start : DEPTH;
+                __syncthreads();
+                const At as = slice<A_K, C>((T*)scratch, start, n, a);
+                const At cs = slice<A_K, C>((T*)room, start, n, c);
+                const At bs = slice<B_K, W>((T*)(scratch + ROOM_A), start, n, b, others);
+                __syncthreads();
+#pragma unroll
+                for (int k0 = 0; k0 < DEPTH; k0 += 16) {
+                    if (k0 >= n) break;
+                    u32 p[M][4], q[M][4];
+                    rows_16<A_K>(p, as, k0), rows_16<A_K>(q, cs, k0);
+                    columns_16<B_K>({bs.x + k0 * (B_K ? 1 : bs.stride), bs.stride}, [&](int at, const u32 (&x)[2]) {
+                        multiply_8(p, at, x), y.multiply_8(q, at, x);
+                    });
+                }
+            }
+        }
+    }
+
+    // As add for a lower-triangular a(r, k), 0 for k > r + past: what b holds at k reaches no row above, NaN and
     // infinity neither, though 0 times them is NaN. They are left out of the product, and added to the rows that see
     // them. (So are the largest numbers, which bf16 rounds to infinity.)
     template <int A_K, int B_K, class A, class B>
     __device__ void add_lower(real* scratch, int depth, const A& a, const B& b, i64 past = 0) {
         bool others = false;
         add<A_K, B_K>(scratch, depth, a, b, &others);
-        if (!__syncthreads_or(others)) return;
+        if (__syncthreads_or(others)) add_rare<A_K, B_K>(depth, past, a, b);
+    }
+    template <int A_K, int B_K, class A, class O, class B>
+    __device__ void add_both_lower(Tile& y, real* scratch, real* room, int depth, const A& a, const O& c, const B& b) {
+        bool others = false;
+        add_both<A_K, B_K>(y, scratch, room, depth, a, c, b, &others);
+        if (__syncthreads_or(others)) add_rare<A_K, B_K>(depth, 0, a, b), y.template add_rare<A_K, B_K>(depth, 0, c, b);
+    }
+    template <int A_K, int B_K, class A, class B>
+    __device__ void add_rare(int depth, i64 past, const A& a, const B& b) {
         add_rare(
             depth, past, [&](int r, int k) { return A_K ? a(r, k) : a(k, r); },
             [&](int k, int c) { return B_K ? b(c, k) : b(k, c); });
@@ -417,16 +454,11 @@ struct Tile {
 
     template <int A_K, int B_K>
     __device__ void multiply_tensor(At as, At bs, int depth) {
-        const int lane = threadIdx.x % 32, r0 = warp_row();
-        const T* a = as.x + (A_K ? (r0 + lane % 16) * as.stride + lane / 16 * 8
-                                 : (lane % 8 + lane / 16 * 8) * as.stride + r0 + lane / 8 % 2 * 8);
 #pragma unroll
         for (int k0 = 0; k0 < DEPTH; k0 += 16) {
             if (k0 >= depth) break;
             u32 p[M][4];
-#pragma unroll
-            for (int m = 0; m < M; m++)
-                ldmatrix(p[m], a + k0 * (A_K ? 1 : as.stride) + 16 * m * (A_K ? as.stride : 1), !A_K);
+            rows_16<A_K>(p, as, k0);
             multiply_16<B_K>(p, {bs.x + k0 * (B_K ? 1 : bs.stride), bs.stride});
         }
     }
@@ -434,6 +466,20 @@ struct Tile {
     // Of depth 16: a warp has 16 M rows of a in p, and its columns of b are read 8 or 16 at a time.
     template <int B_K>
     __device__ void multiply_16(const u32 (&p)[M][4], At bs) {
+        columns_16<B_K>(bs, [&](int at, const u32 (&q)[2]) { multiply_8(p, at, q); });
+    }
+    template <int A_K>
+    static __device__ void rows_16(u32 (&p)[M][4], At as, int k0) {
+        const int lane = threadIdx.x % 32, r0 = warp_row();
+        const T* a = as.x + (A_K ? (r0 + lane % 16) * as.stride + lane / 16 * 8
+                                 : (lane % 8 + lane / 16 * 8) * as.stride + r0 + lane / 8 % 2 * 8);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            ldmatrix(p[m], a + k0 * (A_K ? 1 : as.stride) + 16 * m * (A_K ? as.stride : 1), !A_K);
+    }
+    // f(place of the first in v, eight columns)
+    template <int B_K, class F>
+    static __device__ void columns_16(At bs, F f) {
         constexpr int PAIR = COLS % 4 == 0 ? 2 : 1;
         const int lane = threadIdx.x % 32, c0 = warp_col() + (PAIR == 2 ? lane / 16 * 8 : 0);
         const T* b = bs.x + (B_K ? (c0 + lane % 8) * bs.stride + lane / 8 % 2 * 8 : lane % 16 * bs.stride + c0);
@@ -444,15 +490,17 @@ struct Tile {
 #pragma unroll
             for (int n = 0; n < PAIR; n++) {
                 const u32 one[2] = {q[2 * n], q[2 * n + 1]};
-                const int at = 2 * (j + n);
-#pragma unroll
-                for (int m = 0; m < M; m++) {
-                    real(&x)[COLS] = v[2 * m], (&y)[COLS] = v[2 * m + 1];
-                    float d[4] = {(float)x[at], (float)x[at + 1], (float)y[at], (float)y[at + 1]};
-                    mma(d, p[m], one);
-                    x[at] = d[0], x[at + 1] = d[1], y[at] = d[2], y[at + 1] = d[3];
-                }
+                f(2 * (j + n), one);
             }
+        }
+    }
+    __device__ void multiply_8(const u32 (&p)[M][4], int at, const u32 (&q)[2]) {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            real(&x)[COLS] = v[2 * m], (&y)[COLS] = v[2 * m + 1];
+            float d[4] = {(float)x[at], (float)x[at + 1], (float)y[at], (float)y[at + 1]};
+            mma(d, p[m], q);
+            x[at] = d[0], x[at + 1] = d[1], y[at] = d[2], y[at + 1] = d[3];
         }
     }
 
@@ -606,6 +654,45 @@ struct Tile {
             const real factor = by(row(i));
 #pragma unroll
             for (int j = 0; j < COLS; j++) v[i][j] *= factor;
+        }
+    }
+
+    // Every number becomes the sum of those before it in its row. `scratch` can be written to.
+    __device__ void sum_before(real* scratch) {
+        constexpr int LANES = TENSOR ? 4 : 16;
+        const int lane = threadIdx.x % LANES;
+        real all[ROWS] = {};
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j += RUN) {
+                real upto = 0;
+#pragma unroll
+                for (int u = 0; u < RUN; u++) upto += v[i][j + u];
+#pragma unroll
+                for (int o = 1; o < LANES; o *= 2) {
+                    const real y = __shfl_up_sync(0xffffffffu, upto, o, LANES);
+                    if (lane >= o) upto += y;
+                }
+                const real before = __shfl_up_sync(0xffffffffu, upto, 1, LANES);
+                real sum = lane > 0 ? all[i] + before : all[i];
+                all[i] += __shfl_sync(0xffffffffu, upto, LANES - 1, LANES);
+#pragma unroll
+                for (int u = 0; u < RUN; u++) {
+                    const real x = v[i][j + u];
+                    v[i][j + u] = sum;
+                    sum += x;
+                }
+            }
+        if constexpr (TENSOR && ACROSS > 1) {
+            for (int i = 0; i < ROWS; i++)
+                if (lane == 0) scratch[threadIdx.x / 32 % ACROSS * C + row(i)] = all[i];
+            __syncthreads();
+            by_rows([&](int r) {
+                real before = 0;
+                for (int w = 0; w < threadIdx.x / 32 % ACROSS; w++) before += scratch[w * C + r];
+                return [=](int, real x) { return before + x; };
+            });
         }
     }
 

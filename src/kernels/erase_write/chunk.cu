@@ -51,27 +51,42 @@ __device__ void invert(real* m, real* room) {
     __syncthreads();
 #pragma unroll
     for (u32 w = 16; w < C; w *= 2) {
-        // Four columns of a row at once. Above the diagonal X is 0.
-        const auto add = [](real (&sum)[4], real a, const real* x) {
-            real y[4];
-            read(y, x);
+        // Two rows of four columns a thread. Above the diagonal X is 0.
+        const auto add = [](real (&sum)[4], real a, const real (&x)[4]) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) sum[i] += a * y[i];
+            for (int i = 0; i < 4; i++) sum[i] += a * x[i];
         };
-        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
-            const u32 at = n / (w * w) * 2 * w, r = n / w % w, c = n % w;
-            real sum[4] = {};
-#pragma unroll 8
-            for (u32 k = 0; k < w; k++) add(sum, m[(at + w + r) * MLD + at + k], m + (at + k) * MLD + at + c);
-            write(room + n, sum);
+        for (u32 n = 4 * threadIdx.x; n < C * w / 4; n += 1024) {
+            const u32 at = n / (w * w / 2) * 2 * w, r = n / w % (w / 2) * 2, c = n % w;
+            const real* a = m + (at + w + r) * MLD + at;
+            real sum[2][4] = {};
+#pragma unroll 2
+            for (u32 k = 0; k < w; k += 4) {
+                real first[4], second[4], x[4];
+                read(first, a + k), read(second, a + MLD + k);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    read(x, m + (at + k + i) * MLD + at + c);
+                    add(sum[0], first[i], x), add(sum[1], second[i], x);
+                }
+            }
+            real* to = room + n / (w * w / 2) * w * w + r * w + c;
+            write(to, sum[0]), write(to + w, sum[1]);
         }
         __syncthreads();
-        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
-            const u32 p = n / (w * w), at = p * 2 * w, r = n / w % w, c = n % w;
-            real sum[4] = {};
+        for (u32 n = 4 * threadIdx.x; n < C * w / 4; n += 1024) {
+            const u32 at = n / (w * w / 2) * 2 * w, r = n / w % (w / 2) * 2, c = n % w;
+            const real *a = m + (at + w + r) * MLD + at + w, *from = room + n / (w * w / 2) * w * w + c;
+            real sum[2][4] = {}, x[4];
 #pragma unroll 4
-            for (u32 k = 0; k <= r; k++) add(sum, -m[(at + w + r) * MLD + at + w + k], room + (p * w + k) * w + c);
-            write(m + (at + w + r) * MLD + at + c, sum);
+            for (u32 k = 0; k <= r; k++) {
+                read(x, from + k * w);
+                add(sum[0], -a[k], x), add(sum[1], -a[MLD + k], x);
+            }
+            read(x, from + (r + 1) * w);
+            add(sum[1], -a[MLD + r + 1], x);
+            real* to = m + (at + w + r) * MLD + at + c;
+            write(to, sum[0]), write(to + MLD, sum[1]);
         }
         __syncthreads();
     }
@@ -137,16 +152,17 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     }
 }
 
-// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V].
+// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V]. A row
+// takes LD numbers, so that neighbours below one another are in other banks.
 struct Columns {
-    enum { W = 32 };
+    enum { W = 32, LD = W + 8 };
     real* s;
     i64 c0;
 
     template <class P>
     __device__ void read_from(const P* from, const Dims& d, i64 id) const {
         const Matrix<P> x = state(from, d, id, 0, c0);
-        for (int n = threadIdx.x; n < d.k * W; n += 256) s[n] = x(n / W, n % W);
+        for (int n = threadIdx.x; n < d.k * W; n += 256) s[n / W * LD + n % W] = x(n / W, n % W);
     }
     template <class P>
     __device__ void write_to(P* to, const Dims& d, i64 id, int acc = 0) const {
@@ -156,25 +172,25 @@ struct Columns {
             const int i = n / W, c = n % W;
             if (even && c0 + c < d.v) {
                 real y[4];
-                read(y, s + n);
+                read(y, s + i * LD + c);
                 write(to + i * d.v + c, y);
             } else {
-                for (int j = c; j < c + 4 && c0 + j < d.v; j++) put(to + i * d.v + j, s[i * W + j], acc);
+                for (int j = c; j < c + 4 && c0 + j < d.v; j++) put(to + i * d.v + j, s[i * LD + j], acc);
             }
         }
     }
-    __device__ Matrix<real> rows(const Dims& d) const { return {s, W, (int)d.k, W}; }
+    __device__ Matrix<real> rows(const Dims& d) const { return {s, LD, (int)d.k, W}; }
     // S, rows from i0 on, becomes left(row) S + y.
     template <class T, class F>
     __device__ void update(const T& y, const Dims& d, i64 i0, F left) const {
         y.runs([&](int r, int c, const real (&run)[T::RUN]) {
             if (i0 + r >= d.k) return;
             const real factor = left(i0 + r);
+            real x[T::RUN];
+            read(x, s + (i0 + r) * LD + c);
 #pragma unroll
-            for (int u = 0; u < T::RUN; u++) {
-                real& x = s[(i0 + r) * W + c + u];
-                x = factor * x + run[u];
-            }
+            for (int u = 0; u < T::RUN; u++) x[u] = factor * x[u] + run[u];
+            write(s + (i0 + r) * LD + c, x);
         });
     }
 };
@@ -185,11 +201,11 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
                                S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
-    constexpr int C = T::C, W = Columns::W;
+    constexpr int C = T::C, W = Columns::W, LD = Columns::LD;
     real* es = memory + T::SCRATCH;
-    Scalars<R> scalars(es + C * W);
+    Scalars<R> scalars(es + C * LD);
     const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * LD : es + C * LD + Scalars<R>::SIZE, c0};
     s.read_from(s0, d, head);
     for (i64 chunk = 0; chunk < d.chunks; chunk++) {
         const Steps t(d, head, chunk);
@@ -202,7 +218,7 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         if (chunk + 1 < d.chunks) {
             const Steps next(d, head, chunk + 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, S>(u, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(u, d.v, next.id).rows(c0).template prefetch<W>();
             next.rows(k, d.k).prefetch((int)d.k);
         }
         T y;
@@ -211,11 +227,11 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         y.add_rows(us.rows(c0));
         y.put(us.to(c0));
         y.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
-        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * LD + c, run); });
         const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
             T z;
-            z.template add<0, 0>(memory, t.n, t.rows(k, d.k, i0), Matrix<real>(es, W, t.n, W));
+            z.template add<0, 0>(memory, t.n, t.rows(k, d.k, i0), Matrix<real>(es, LD, t.n, W));
             s.update(z, d, i0, [&](i64 i) { return all ? all[t.id * d.k + i] : whole; });
         }
     }
@@ -278,11 +294,11 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
                                 const S* w, S* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R, Columns::W / 16> T;
-    constexpr int C = T::C, W = Columns::W;
+    constexpr int C = T::C, W = Columns::W, LD = Columns::LD;
     real* es = memory + T::SCRATCH;
-    Scalars<R> scalars(es + C * W);
+    Scalars<R> scalars(es + C * LD);
     const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * LD : es + C * LD + Scalars<R>::SIZE, c0};
     s.read_from(ds_last, d, head);
     for (i64 chunk = d.chunks - 1; chunk >= 0; chunk--) {
         const Steps t(d, head, chunk);
@@ -293,9 +309,9 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         if (chunk > 0) {
             const Steps next(d, head, chunk - 1);
             Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
-            Padded<R, S>(de, d.v, next.id).rows(c0).prefetch(W);
+            Padded<R, S>(de, d.v, next.id).rows(c0).template prefetch<W>();
             next.rows(k, d.k).prefetch((int)d.k);
-            if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).prefetch(W);
+            if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).template prefetch<W>();
         }
         T y;
         y.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), s.rows(d));
@@ -305,11 +321,11 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         });
         y.add_rows(des.rows(c0, t.n));
         y.put(des.to(c0));
-        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * LD + c, run); });
         const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
             T z;
-            z.template add<0, 0>(memory, t.n, ws.rows(i0, t.n), Matrix<real>(es, W, t.n, W));
+            z.template add<0, 0>(memory, t.n, ws.rows(i0, t.n), Matrix<real>(es, LD, t.n, W));
             z.scale_rows([](int) { return real(-1); });
             if (d_o)
                 z.template add<0, 0>(
@@ -349,9 +365,12 @@ struct Grads {
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
                           const S* after, const S* e, const S* G, Grads to, real scale, Dims d) {
+    typedef Tile<R> T;
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *dm = memory + Tile<R>::SCRATCH, *da = dm + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
+    constexpr int C = T::C, MLD = T::MLD, RUN = T::RUN;
+    // On tensor cores dM and dA take half of the room for them, and behind them is that of another slice.
+    real *m = memory + T::SCRATCH, *more = m + 2 * T::OWN, *rows = m + 2 * T::MATRIX;
+    const typename T::Own dm(m), da(m + T::OWN);
     const Steps t(d, blockIdx.x);
     Scalars<R> scalars(rows + 3 * C + 32);
     const Decay decay = scalars.load(t, beta, g);
@@ -360,59 +379,66 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const auto written = Padded<R, S>(e, d.v, t.id).rows(0, t.n);
     const auto Gs = Padded<R, S>(G, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
-    // dM has the factor `scale` of Q.
-    keep<R>(dm, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
-        return [=](int s, real x) { return scale * decay.between(r, s) * x; };
-    }));
-    keep<R>(da, lower_product<R>(t, memory, width, Gs, written, [&](int r) {
-        return [=](int s, real x) { return s < r ? -decay.between(r, s) * x : real(0); };
-    }));
+    {
+        T x, y;
+        x.template add_both<1, 1>(y, memory, more, width, cotangent, Gs, written);
+        // dM has the factor `scale` of Q.
+#pragma unroll
+        for (int i = 0; i < T::ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < T::COLS; j++) {
+                const int r = T::row(i), s = T::col(j);
+                const real by = decay.between(r, s);
+                x.v[i][j] = r < t.n && s <= r ? scale * by * x.v[i][j] : real(0);
+                y.v[i][j] = r < t.n && s < r ? -by * y.v[i][j] : real(0);
+            }
+        dm.set(x), da.set(y);
+    }
     // For each step dβ, and two parts of the gradient of its gate's exponent: from its read of the state before the
     // chunk (start) and from its share in the state after it (end).
-    real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
-    for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
+    real start[T::ROWS] = {}, end[T::ROWS] = {}, dbeta[T::ROWS] = {};
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
-        Tile<R> y, w, h;
+        T y, h;
         const auto before = state(states, d, t.id, c0, 0);
         const auto keys = t.rows(k, d.k, c0), queries = t.rows(q, d.k, c0);
-        y.template add<1, 1>(memory, width, cotangent, before);
-        h.template add<1, 1>(memory, width, Gs, before);
-        w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
+        y.template add_both<1, 1>(h, memory, more, width, cotangent, Gs, before);
+        const bool even_keys = keys.template even<RUN>(), even_queries = queries.template even<RUN>();
 #pragma unroll
-        for (int i = 0; i < Tile<R>::ROWS; i++) {
-            const int r = y.row(i);
-            const real first = decay.since_start(r), last = r < t.n ? decay.between(t.n - 1, r) : real(0);
+        for (int i = 0; i < T::ROWS; i++) {
+            const int r = T::row(i);
+            const real first = decay.since_start(r);
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) {
-                y.v[i][j] *= scale * first;
-                h.v[i][j] *= -first;
-                w.v[i][j] *= last;
-                if (!g) continue;
-                const real x = keys(r, y.col(j));
-                start[i] += queries(r, y.col(j)) * y.v[i][j] + b[r] * x * h.v[i][j];
-                end[i] += x * w.v[i][j];
+            for (int j = 0; j < T::COLS; j++) y.v[i][j] *= scale * first, h.v[i][j] *= -first;
+#pragma unroll
+            for (int j = 0; j < T::COLS; j += RUN) {
+                if (!g || !keys.has(r, T::col(j))) continue;
+                real x[RUN], z[RUN];
+                keys.get(x, r, T::col(j), even_keys), queries.get(z, r, T::col(j), even_queries);
+#pragma unroll
+                for (int u = 0; u < RUN; u++) start[i] += z[u] * y.v[i][j + u] + b[r] * x[u] * h.v[i][j + u];
             }
         }
-        const auto m = [&](const real* of) { return Matrix<real>(of, MLD, C, C); };
-        y.template add_lower<1, 0>(memory, t.n, m(dm), keys);
-        h.template add_lower<1, 0>(memory, t.n, m(da), keys);
-        w.template add<0, 0>(memory, t.n, m(dm), queries);
-        w.template add<0, 0>(memory, t.n, scaled(m(da), [&](int s) { return b[s]; }), keys);
+        y.template add_both_lower<1, 0>(h, memory, more, t.n, dm, da, keys);
         y.put(t.to(to.q, d.k, c0, to.q_acc));
-        Tile<R> own;
+        T w, own;
         own.add_rows(keys);
+        w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
+        w.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
 #pragma unroll
-        for (int i = 0; i < Tile<R>::ROWS; i++)
+        for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) {
-                dbeta[i] += h.v[i][j] * own.v[i][j];
-                w.v[i][j] += b[y.row(i)] * h.v[i][j];
+            for (int j = 0; j < T::COLS; j++) {
+                end[i] += own.v[i][j] * w.v[i][j];
+                dbeta[i] += own.v[i][j] * h.v[i][j];
+                w.v[i][j] += b[T::row(i)] * h.v[i][j];
             }
+        w.template add<0, 0>(memory, t.n, dm, queries);
+        w.template add<0, 0>(memory, t.n, da, scaled(keys, [&](int s) { return b[s]; }));
         w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
-    Tile<R>::horizontal_sum(dbeta, memory);
-    if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
+    T::horizontal_sum(dbeta, memory);
+    if (T::col(0) == 0)
+        for (int i = 0; i < T::ROWS; i++) rows[T::row(i)] = dbeta[i];
     __syncthreads();
     // PARTS threads to a row for G ⊙ V.
     if (to.beta) {
@@ -430,29 +456,38 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         if (threadIdx.x % PARTS == 0 && r < t.n) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
-    // dM ⊙ M + dA ⊙ A in place of dM.
-    Tile<R> qk, kk;
-    qk.template add<1, 1>(memory, (int)d.k, query, key);
-    kk.template add<1, 1>(memory, (int)d.k, key, key);
+    // dM ⊙ M + dA ⊙ A, but for the factors that dM and dA have already.
+    T qk, kk;
+    qk.template add_both<1, 1>(kk, memory, more, (int)d.k, query, key, key);
 #pragma unroll
-    for (int i = 0; i < Tile<R>::ROWS; i++)
+    for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < Tile<R>::COLS; j++) {
-            const int r = qk.row(i), s = qk.col(j);
-            if (s < r) dm[r * MLD + s] = dm[r * MLD + s] * qk.v[i][j] + b[r] * da[r * MLD + s] * kk.v[i][j];
+        for (int j = 0; j < T::COLS; j += RUN) {
+            const int r = T::row(i), at = r * MLD + T::col(j);
+            real x[RUN], y[RUN];
+            read(x, dm.x + at), read(y, da.x + at);
+#pragma unroll
+            for (int u = 0; u < RUN; u++) qk.v[i][j + u] = x[u] * qk.v[i][j + u] + b[r] * y[u] * kk.v[i][j + u];
         }
     // The term of the state.
     real by_states = 0;
-    for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-        by_states += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
-    by_states = block_sum(by_states, rows + 3 * C);
-    Tile<R>::horizontal_sum(start, memory);
-    Tile<R>::horizontal_sum(end, memory);
-    if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < Tile<R>::ROWS; i++)
-            rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
+    const int size = (int)(d.k * d.v);
+    const Matrix<S> all(states + t.id * size, 0, 1, size), all_after(after + t.id * size, 0, 1, size);
+    const bool even = all.template even<8>() && all_after.template even<8>();
+    for (int n = 8 * threadIdx.x; n < size; n += 2048) {
+        real x[8], y[8];
+        all.get(x, 0, n, even), all_after.get(y, 0, n, even);
+#pragma unroll
+        for (int i = 0; i < 8; i++) by_states += x[i] * y[i];
+    }
+    by_states = decay.since_start(t.n - 1) * block_sum(by_states, rows + 3 * C);
+    T::horizontal_sum(start, memory);
+    T::horizontal_sum(end, memory);
+    if (T::col(0) == 0)
+        for (int i = 0; i < T::ROWS; i++) rows[C + T::row(i)] = start[i], rows[2 * C + T::row(i)] = end[i];
+    __syncthreads();
     through_gates<R>(
-        dm, t.n, by_states, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
+        qk, memory, m, t.n, by_states, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
         [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
 }
 

@@ -110,7 +110,7 @@ impl<'a> Plan<'a> {
 
     /// A block for each of so many tiles of each chunk.
     fn over(&self, tiles: usize, matrices: usize, more: usize) -> Launch {
-        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + 7 * self.tiles.side())
+        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + 3 * self.tiles.side())
     }
 
     /// X (if wanted), W, and U or, where the states are known, E.
@@ -127,11 +127,11 @@ impl<'a> Plan<'a> {
         (w, u)
     }
 
-    /// A block for every 32 columns of S of each head; and the memory that those need that are too long to share.
+    /// A block for every 32 columns of S of each head, in rows of 40; and the memory that those need that are too long to share.
     fn along(&self) -> (Launch, Option<CudaTemp<'a>>) {
         let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(32));
-        let own = self.tiles.slices(self.dtype, 2) + 32 * c + 7 * c;
-        let (state, size) = (32 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
+        let own = self.tiles.slices(self.dtype, 2) + 40 * c + 3 * c;
+        let (state, size) = (40 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
         let shared = size * (own + state);
         if shared <= self.cu.gpu().shared() {
             return (Launch::blocks(blocks, 256).shared(shared), None);

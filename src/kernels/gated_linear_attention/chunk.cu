@@ -45,7 +45,6 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
     for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
         for (int j = 0; j < Tile<R>::COLS; j++) x.v[i][j] *= p.v[i][j];
-    keep<R>(m, x);
     if (threadIdx.x < C) {
         start[threadIdx.x] = end[threadIdx.x] = 0;
         for (i64 i = 0; i < parts && threadIdx.x < t.n; i++) {
@@ -58,7 +57,7 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
     for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += ld(h + n) * ld(dh + n);
     all = fading.all[t.id] * block_sum(all, end + C);
     through_gates<R>(
-        m, t.n, all, [&](int u) { return start[u]; }, [&](int s) { return end[s]; },
+        x, memory, m, t.n, all, [&](int u) { return start[u]; }, [&](int s) { return end[s]; },
         [&](int step, real x) { put(dg + t.at(step), x, acc); });
 }
 
