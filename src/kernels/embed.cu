@@ -22,7 +22,7 @@ KERNEL(embedding)(const S* w, const int* ids, S* y, i64 size, i64 v, i64 n) {
 }
 
 KERNEL(embedding_backward)(const int* ids, const S* g, S* d, int acc, real* sums, i64 count, i64 chunk,
-                                              i64 v, i64 n, int tile) {
+    i64 v, i64 n, int tile) {
     extern __shared__ double memory[];
     const int lane = threadIdx.x, warp = threadIdx.y;
     const i64 across = (n + 31) / 32, down = divide(blockIdx.x, across), c = (blockIdx.x - down * across) * 32 + lane;

@@ -12,8 +12,8 @@ KERNEL(gated_skip_forward)(const S* y, const S* d, const S* x, const S* z, S* o,
 }
 
 KERNEL(gated_skip_backward)(const S* y, const S* d, const S* x, const S* z, const S* g, S* dy,
-                                               int acc_y, S* dx, int acc_x, S* dz, int acc_z, S* products, i64 size,
-                                               i64 n) {
+    int acc_y, S* dx, int acc_x, S* dz, int acc_z, S* products, i64 size,
+    i64 n) {
     for (i64 i = thread(); i < size; i += threads()) {
         const real scale = ld(d + i - divide(i, n) * n), skipped = ld(x + i), gate = ld(z + i);
         const real slope = ld(g + i) * silu(gate), sum = ld(y + i) + scale * skipped;

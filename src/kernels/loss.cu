@@ -10,7 +10,7 @@
 // a logit each way, and 1 exponential a pass.
 
 KERNEL(cross_entropy)(const S* x, const int* targets, S* kept, real* sums, int* counts, i64 rows,
-                                         i64 n, int lanes, int ignore, real smoothing) {
+    i64 n, int lanes, int ignore, real smoothing) {
     __shared__ real scratch[32];
     __shared__ int int_scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;

@@ -34,7 +34,7 @@ KERNEL(walk)(const S* x, S* y, int acc, i64 size, Ints<5> n, Ints<5> sx, Ints<5>
 // y[b, …, j, …, i] (+)= x[b, …, i, …, j]: i of n1 is contiguous in y and s1 apart in x, j of n2 is contiguous in x and
 // s2 apart in y; up to three further axes. Blocks of 32 x 8 threads have a tile at a time.
 KERNEL(transpose)(const S* x, S* y, int acc, i64 tiles, i64 n1, i64 s1, i64 n2, i64 s2, Ints<3> n,
-                                     Ints<3> sx, Ints<3> sy) {
+    Ints<3> sx, Ints<3> sy) {
     __shared__ S tile[32][33];
     const i64 tiles1 = (n1 + 31) / 32, tiles2 = (n2 + 31) / 32;
     for (i64 at = blockIdx.x; at < tiles; at += gridDim.x) {

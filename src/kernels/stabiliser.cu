@@ -3,7 +3,7 @@
 // Tiling: a thread has a sequence, as each step waits for the one before. Limited by the latency of memory.
 
 KERNEL(stabiliser)(const S* f, const S* i, const S* first, S* log_f, S* log_i, S* to_m, S* share,
-                                      i64 rows, i64 n) {
+    i64 rows, i64 n) {
     for (i64 row = thread(); row < rows; row += threads()) {
         double m = ld(first + row);
         for (i64 at = row * n; at < (row + 1) * n; at++) {
@@ -22,7 +22,7 @@ KERNEL(stabiliser)(const S* f, const S* i, const S* first, S* log_f, S* log_i, S
 __device__ inline double part(double share, double x) { return share > 0 ? share * x : 0; }
 
 KERNEL(stabiliser_back)(const S* m, const S* share, const S* dlog_f, const S* dlog_i, const S* dm,
-                                           S* df, int acc_f, S* di, int acc_i, S* dfirst, int acc_m, i64 rows, i64 n) {
+    S* df, int acc_f, S* di, int acc_i, S* dfirst, int acc_m, i64 rows, i64 n) {
     for (i64 row = thread(); row < rows; row += threads()) {
         double gamma = 0;
         for (i64 at = (row + 1) * n - 1; at >= row * n; at--) {

@@ -7,7 +7,7 @@
 // once. Moves n² + 2 n cols numbers and does n² cols operations.
 
 KERNEL(unit_lower_solve)(const S* l, const S* r, real* room, S* x, S* more, int acc, i64 n, i64 cols,
-                                            int back) {
+    int back) {
     const i64 across = (cols + 31) / 32, m = blockIdx.x / across, c = blockIdx.x % across * 32 + threadIdx.x;
     if (c >= cols) return;
     l += m * n * n;

@@ -14,7 +14,7 @@ KERNEL(finite_part)(const S* x, S* y, i64 n) {
 // y += a b, or aᵀ b with `back`, for the numbers of b that are not finite, and the rows that see them: row i of
 // a [rows, cols], zero elsewhere, shows columns 0..=i + past.
 KERNEL(add_not_finite)(const S* a, const S* b, S* y, i64 columns, i64 width, i64 rows, i64 cols,
-                                          i64 past, int back) {
+    i64 past, int back) {
     const i64 from = back ? rows : cols, to = back ? cols : rows;
     for (i64 at = thread(); at < columns; at += threads()) {
         const i64 m = divide(at, width), c = at - m * width;

@@ -82,11 +82,11 @@ __device__ inline void update(S* p, const S* g, S* m, S* v, const int* decays, i
 }
 
 KERNEL(adam)(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
-                                const double* told) {
+    const double* told) {
     update<false>(p, g, m, v, decays, n, numbers, told);
 }
 
 KERNEL(adam_with_noise)(S* p, const S* g, S* m, S* v, const int* decays, i64 n,
-                                           const double* numbers, const double* told) {
+    const double* numbers, const double* told) {
     update<true>(p, g, m, v, decays, n, numbers, told);
 }

@@ -117,7 +117,7 @@ static HELPER: OnceLock<PathBuf> = OnceLock::new();
 /// compiles sources into the cache, and gives the status to end with; in any other process it says that copies of this
 /// program can be started to do so.
 pub fn helper() -> Option<ExitCode> {
-    if env::args().nth(1).as_deref() != Some(COMPILE) {
+    if env::args_os().nth(1).is_none_or(|first| first != COMPILE) {
         if let Ok(program) = env::current_exe() {
             helped_by(program);
         }

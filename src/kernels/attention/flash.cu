@@ -788,9 +788,9 @@ KERNEL(gates)(const real* own, const real* past, const real* pairs, S* dg, int a
         real scale, Sizes d) {                                                                                       \
         queries<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dq, acc, own, pairs, d);    \
     }                                                                                                                \
-    LARGE_TILED_KERNEL(NAME##keys_##R)(const S* q, const S* k, const S* v, const S* g, const real* after, const real* upto, \
-        const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real* past, real scale,   \
-        Sizes d) {                                                                                                   \
+    LARGE_TILED_KERNEL(NAME##keys_##R)(const S* q, const S* k, const S* v, const S* g, const real* after,            \
+        const real* upto, const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc,         \
+        real* past, real scale, Sizes d) {                                                                           \
         keys<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dk, k_acc, dv, v_acc, past, d); \
     }
 KERNELS(1, TILED_KERNEL, , false)

@@ -138,11 +138,11 @@ CHANNEL_KERNELS(channels_4, 4)
 // From the additions of each chunk to the state before it, or to the gradient of the state after it, as products take
 // it.
 KERNEL(scan_forward)(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
-                                        S* s_end, S* z_end, i64 heads, Dims d) {
+    S* s_end, S* z_end, i64 heads, Dims d) {
     scan<false>(s, z, added, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);
 }
 KERNEL(scan_backward)(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
-                                         S* s_end, int s_acc, S* z_end, int z_acc, i64 heads, Dims d) {
+    S* s_end, int s_acc, S* z_end, int z_acc, i64 heads, Dims d) {
     scan<true>(s, z, added, Fading{g, all, nullptr}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
 }
 

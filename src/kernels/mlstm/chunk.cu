@@ -51,7 +51,7 @@ __device__ inline real larger(real a, real b) { return a >= b ? a : b; }
 // m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times. m = max(m + ln f, i) for each step of a chunk is
 // m = max(m + A, B) for all of them. A block has a head.
 KERNEL(gates)(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
-                                 real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
+    real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
     __shared__ real starts[AT_ONCE], ends[AT_ONCE];
     const i64 head = blockIdx.x;
     const int own = threadIdx.x;
@@ -113,7 +113,7 @@ struct Divisor {
 // fixed C e^m, [B, T, H] each. LANES threads have a row, of which each reads 16 bytes at once where rows begin at multiples
 // of that.
 KERNEL(through_norm)(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
-                                        real* fixed, real* scaled, i64 rows, i64 v, real eps) {
+    real* fixed, real* scaled, i64 rows, i64 v, real eps) {
     constexpr int LANES = 8, N = 16 / sizeof(S), GROUPS = 32 / LANES;
     const int lane = threadIdx.x % LANES, group = threadIdx.x % 32 / LANES;
     const bool even = v % N == 0 && ((u32)(u64)h | (u32)(u64)dh) % 16 == 0;
@@ -152,9 +152,9 @@ KERNEL(through_norm)(const S* h, const S* dh, const S* den, const real* m, real*
 // the gradients of the gates, m0 and w0. A block has a head. A chunk is a linear map of the derivatives by m: the
 // factor, the product of the past's shares, is the same for both, and each has a summand of its own.
 KERNEL(gates_backward)(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
-                                          i64 parts, const double* c, const real* slopes, const real* shares,
-                                          const real* fixed, const real* scaled, real* di, int acc_i, real* df,
-                                          int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
+    i64 parts, const double* c, const real* slopes, const real* shares,
+    const real* fixed, const real* scaled, real* di, int acc_i, real* df,
+    int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
     __shared__ real factors[AT_ONCE], firsts[AT_ONCE], seconds[AT_ONCE];
     const i64 head = blockIdx.x, size = heads * d.t;
     const int own = threadIdx.x;
@@ -307,19 +307,19 @@ KERNELS(4)
 
 // The state before every chunk, and the last one.
 KERNEL(scan_forward)(const S* c0, const S* n0, const real* added, const double* c, S* states,
-                                        S* c_last, S* n_last, i64 heads, Dims d) {
+    S* c_last, S* n_last, i64 heads, Dims d) {
     scan<false>(c0, n0, added, Gates{c, nullptr}, states, c_last, 0, n_last, 0, nullptr, heads, d);
 }
 // Replaces the additions of each chunk by the gradient of the state after it; the gradient of the first state goes to
 // `first`.
 KERNEL(scan_backward)(const S* dc, const S* dn, real* grads, const double* c, S* dc0, int acc_c,
-                                         S* dn0, int acc_n, real* first, i64 heads, Dims d) {
+    S* dn0, int acc_n, real* first, i64 heads, Dims d) {
     scan<true>(dc, dn, grads, Gates{c, nullptr}, grads, dc0, acc_c, dn0, acc_n, first, heads, d);
 }
 
 // Ĉ·dĈ at every bound of a chunk, [B H, chunks + 1]: a block has one.
 KERNEL(dots)(const S* states, const S* c_last, const S* n_last, const real* first, const real* after,
-                                real* dots, Dims d) {
+    real* dots, Dims d) {
     __shared__ real scratch[32];
     const i64 head = blockIdx.x / (d.chunks + 1), n = blockIdx.x % (d.chunks + 1), size = d.k * d.w;
     const real* grads = n == 0 ? first + head * size : after + (head * d.chunks + n - 1) * size;
