@@ -69,6 +69,39 @@ def delta_rule(gated):
     return {p: [(*k[:4], k[4] | {"USE_G": gated}) for k in kernels] for p, kernels in passes.items()}
 
 
+def kimi():
+    """Kimi Delta Attention, the delta rule with a gate a channel, as it is without bounded gates; the sums of gates too, as
+    ours have those in their kernels."""
+    cumsum = "utils.cumsum", "chunk_local_cumsum_vector_kernel", EACH
+    sums = *cumsum, tensors("s", "o"), {"REVERSE": False, "HAS_SCALE": True}
+    token = "kda.chunk_intra_token_parallel", "chunk_kda_fwd_kernel_intra_token_parallel", (B * T, H // 4, 1)
+    diagonal = *token, tensors("q k beta Aqk", "g Akk"), {}
+    solve = "kda.chunk_intra", "chunk_kda_fwd_kernel_inter_solve_fused", EACH
+    rest = *solve, tensors("q k beta Aqk Akk", "g Akkd"), {"BK": 32}
+    wu = "kda.wy_fast", "recompute_w_u_fwd_kda_kernel", EACH
+    wu_forward = *wu, tensors("k kg v beta w u A", "gk"), {"STORE_QG": False}
+    wu_backward = *wu, tensors("q qg k kg v beta w u A", "gk"), {"STORE_QG": True}
+    states = "common.chunk_delta_h", "chunk_gated_delta_rule_fwd_kernel_h_blockdim64", HALVES
+    h = *states, tensors("k v w v_new h", "h0 ht gk"), {"BV": 32}
+    o = "gla.chunk", "chunk_gla_fwd_kernel_o", EACH, tensors("q v h o A", "g"), {}
+    local = "kda.chunk_bwd", "chunk_kda_bwd_kernel_dAv", EACH, tensors("q k v A do dv", "dA"), {}
+    states = "common.chunk_delta_h", "chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64", HALVES
+    dhu = *states, tensors("q k w do dh dv dv2", "dht dh0 gk"), {"BV": 32}
+    wy = "kda.chunk_bwd", "chunk_kda_bwd_kernel_wy_dqkg_fused", EACH
+    through = *wy, tensors("q k v v_new beta A h do dh dv dv2", "g dq dk dg db dA"), {}
+    intra = "kda.chunk_intra", "chunk_kda_bwd_kernel_intra", (2 * 4 * CHUNKS, HEADS, 1)
+    inside = *intra, tensors("q k beta", "g dAqk dAkk dq dq2 dk dk2 dg dg2 db"), {"BK": 32}
+    back = *cumsum, tensors("", "s o"), {"REVERSE": True, "HAS_SCALE": False}
+    shared = {"USE_GK": True, "S": K, "BS": 64, "BC": 16, "NC": 4, "BH": 4, "STORE_KG": True, "GATE_SHIFT": 2.885}
+    shared |= {"USE_SAFE_GATE": False, "SAFE_GATE": False, "USE_GATHER": False}
+    name = "erase_write, a gate a channel"
+    passes = {
+        f"{name} forward": [sums, diagonal, rest, wu_forward, h, o],
+        f"{name} backward": [wu_backward, h, local, dhu, through, inside, back],
+    }
+    return {p: [(*k[:4], shared | k[4]) for k in kernels] for p, kernels in passes.items()}
+
+
 def prepare():
     """Imports flash-linear-attention's modules of kernels, without its packages, which import all the rest."""
     warnings.simplefilter("ignore")
@@ -76,7 +109,7 @@ def prepare():
     if "torch" in sys.modules:
         return
     stub_torch.install()
-    packages = "ops modules ops.common ops.delta_rule ops.gated_delta_rule ops.gla ops.simple_gla modules.norm"
+    packages = "ops modules ops.common ops.delta_rule ops.gated_delta_rule ops.kda ops.gla ops.simple_gla modules.norm"
     for name in packages.split():
         package = types.ModuleType(f"fla.{name}")
         package.__path__ = [str(compile.SITE / "fla" / name.replace(".", "/"))]
@@ -140,8 +173,8 @@ def passes():
     """[(Pass, costs)]"""
     prepare()
     found, known = [], {}
-    for name, kernels in (linear_attention() | delta_rule(False) | delta_rule(True)).items():
-        op, _, way = name.partition(" ")
+    for name, kernels in (linear_attention() | delta_rule(False) | delta_rule(True) | kimi()).items():
+        op, _, way = name.rpartition(" ")
         p, costs = Pass(op, way, "bf16", {"T": T}), []
         for kernel in kernels:
             module, function, grid, types_, constants = kernel
