@@ -240,6 +240,8 @@ def check():
         verdicts(of, groups, models)
     runs = lambda *all_: [{"model": m, "accuracy": a} for m, a in zip("xyz", all_)]
     same("rates", chosen({8e-3: runs({"8": 0.5}, {"8": 0.9}, {"8": 0.1}), 2e-3: runs({"8": 0.5}, {"8": 0.8}, {})}), {"x": 2e-3, "y": 8e-3, "z": 8e-3})
+    recall = {8e-3: [{"model": "x", "accuracy": {"8": 0.9}, "recall": {"8": 0.5}}], 2e-3: [{"model": "x", "accuracy": {"8": 0.8}, "recall": {"8": 0.6}}]}
+    same("rates by recall", chosen(recall, "recall"), {"x": 2e-3})
     same("a verdict", verdicts({"title": "t", "can": ["g"], "cannot": ["z"]}, {"g": ["x"]}, "xyz"), {"x": "can", "y": None, "z": "cannot"})
     same("a spread", spread([1.0, 0.99996, 0.25]), "0.999 (0.250–1.000)")
     same("a name", shown("delta_net_signed"), NAMES["delta_net_signed"])
