@@ -72,17 +72,19 @@ def main():
 
 def run(task, args):
     """Both steps of one task."""
-    at = args.out / task
+    head, models = ((CONFIGS / f"{name}.toml").read_text() for name in (task, "models"))
+    train(head, models, args.out / task, KEPT / f"{task}.tsv", args, SCORES.get(task, "accuracy"))
+
+
+def train(head, models, at, file, args, what="accuracy"):
+    """Choose the rates of the models on the task that `head` sets, train them, and keep their scores in a file."""
     at.mkdir(parents=True, exist_ok=True)
-    head = (CONFIGS / f"{task}.toml").read_text()
     if args.quick:
         head = re.sub(r"(?m)^(steps|curriculum|eval_batches) = .*\n", "", head) + "steps = 20\neval_batches = 1\n"
-    models = (CONFIGS / "models.toml").read_text()
     grid = at / "choose.toml"
     write(grid, f"seed = {CHOOSING_SEED}\nseeds = 1\n{head}\n{models}\n[grid]\nlr = {RATES}\n")
     points = [at / "choose" / f"lr={rate}" for rate in RATES]
     call([args.program, "sweep", grid, "--out", at / "choose", "--jobs", args.jobs], points)
-    what = SCORES.get(task, "accuracy")
     rates = chosen({rate: Results(point).runs for rate, point in zip(RATES, points)}, what)
     lines = "".join(f"per_model.{name}.lr = {rate}\n" for name, rate in rates.items())
     text = f"seed = 0\nseeds = {1 if args.quick else SEEDS}\n{head}\n{models}{lines}"
@@ -95,7 +97,8 @@ def run(task, args):
         write(config, text)
         call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs], [final])
     if not args.quick:
-        write(KEPT / f"{task}.tsv", kept(final, what))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(file, kept(final, what))
 
 
 def kept(path, what):

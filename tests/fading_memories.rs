@@ -1,11 +1,12 @@
-//! The two memories that most mixers use, in parallel and in chunks, beside their recurrence.
+//! The two memories that most mixers use, in parallel and in chunks, beside their recurrence; and log-linear attention,
+//! which is one of them over each of log T stretches.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Kernels, Tape, Var},
     models::{
-        Form,
+        Form, log_linear,
         memories::{erasing, gated},
     },
     tensor::{DType, Tensor},
@@ -180,6 +181,40 @@ fn single_precision_keeps_its_digits() {
                     "{form} by {by}, erases {erases}, {gates} gates of {k}: gradients off by {gradients:.1e}"
                 );
             }
+        }
+    }
+}
+
+/// Its log T states are its matrix of T × T: the outputs, and what is left behind, wherever the sequence is cut; and
+/// behind T tokens a level is empty or holds one stretch.
+#[test]
+fn log_linear_attention_is_a_recurrence_of_log_t_states() {
+    let mut g = Gen::new(5);
+    for t in [1, 2, 3, 4, 7, 8, 9, 31, 32, 33] {
+        for levels in [1, 2, log_linear::levels(t), log_linear::levels(t) + 1] {
+            let key = [2, t, 2, 3];
+            let mut x = vec![g.normal(key), g.normal(key), g.normal([2, t, 2, 4])];
+            x.extend([g.range([2, t, 2], -0.5, 0.0), g.normal([2, t, 2, levels])]);
+            let tape = Tape::new(tapezoo::tensor::Device::Cpu);
+            let x: Vec<Var> = x.iter().map(|x| tape.constant(&x.cast(DType::F64))).collect();
+            let part = |from: usize, n: usize| [0, 1, 2, 3, 4].map(|i| x[i].narrow(1, from, n));
+            let whole = log_linear::attention(part(0, t), 0.7);
+            let left = log_linear::states(x[1], x[2], x[3], levels);
+            for cut in [0, 1, t / 2, t] {
+                let mut s = vec![tape.full([2, 2, 3, 4], DType::F64, 0.0); levels];
+                let o =
+                    [(0, cut), (cut, t - cut)].map(|(from, n)| log_linear::recurrent(part(from, n), &mut s, from, 0.7));
+                let o = Var::concat(&o, 1);
+                for (mine, other) in [(o, whole)].into_iter().chain(s.iter().copied().zip(left.iter().copied())) {
+                    for (a, b) in mine.value().to_f64().iter().zip(other.value().to_f64()) {
+                        assert!((a - b).abs() < 1e-12, "{t} tokens, {levels} levels, cut at {cut}: {a}, expected {b}");
+                    }
+                }
+            }
+            // As a binary number has a one for each stretch of the tokens before the last.
+            let used = left.iter().skip(1).filter(|s| s.value().to_f64().iter().any(|&x| x != 0.0)).count();
+            let ones = (0..levels - 1).filter(|bit| (t - 1) >> bit & 1 == 1).count();
+            assert_eq!(used, ones, "{t} tokens, {levels} levels");
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::ops::decay::fading_columns;
 const ROOT: f64 = 8.0;
 
 /// q, k [.., H, K], v [.., H, V], s and g = ln α [.., H, M].
-pub(crate) type Inputs<'t> = [Var<'t>; 5];
+pub type Inputs<'t> = [Var<'t>; 5];
 
 /// One token, from K̃ [B, H, K, M] and Ṽ [B, H, M, V], to o [B, H, V].
 pub(crate) fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
@@ -44,7 +44,7 @@ pub(crate) fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], sc
 }
 
 /// o [B, T, H, V] of a sequence.
-pub(crate) fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
+pub fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
     let [b, t, h, _] = x[0].dims();
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), slots, scale));

@@ -31,10 +31,10 @@ const TOPK: usize = 2;
 
 /// q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V], β, g [B, T, M, H], and what routes to the first of the M
 /// memories; the others get every token.
-pub(crate) type Inputs<'t> = [Var<'t>; 6];
+pub type Inputs<'t> = [Var<'t>; 6];
 
 /// o [B, T, H, V] and the last S [B, M H, K, V].
-pub(crate) fn read<'t>(
+pub fn read<'t>(
     [q, k, v, beta, g, router]: Inputs<'t>,
     topk: usize,
     s: Var<'t>,

@@ -291,7 +291,10 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
         return own.task.without_effect(&lens).into_iter().find(|(name, _)| *name == option).map(|(_, why)| why);
     }
     let mixer = own.model.mixer.as_str();
-    if let Some((_, mixers)) = READ_BY.iter().find(|(name, mixers)| *name == key && !mixers.contains(&mixer)) {
+    // A mixer that a program adds may read any of them.
+    let known = models::MIXERS.iter().any(|(name, _)| *name == mixer);
+    let unread = |(name, mixers): &&(&str, &[&str])| *name == key && !mixers.contains(&mixer);
+    if let Some((_, mixers)) = READ_BY.iter().filter(|_| known).find(unread) {
         return Some(format!("has no effect: it is read by {} alone", mixers.join(", ")));
     }
     if own.model.variant == Variant::Published && NOT_PUBLISHED.contains(&(mixer, key)) {

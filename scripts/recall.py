@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Recall against state: how many pairs of a key and a value each rule of a memory recalls, at two sizes of the state.
+
+    scripts/recall.py run [--quick]      train examples/recall.rs on MQAR of several sizes; two core-hours
+    scripts/recall.py table [--write]    print the table, or put it into docs/zoo_results.md
+
+As in scripts/zoo.py, of which this is a small sister: the learning rate is chosen on a seed that is not reported, the same
+command goes on where an earlier one was stopped, and the accuracies go to docs/zoo_results/recall/STATE-PAIRS.tsv.
+
+    cargo build --release --example recall && scripts/recall.py run && scripts/recall.py table --write
+"""
+import argparse
+import os
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+import zoo
+from marks import insert, table
+
+CONFIG = zoo.ROOT / "configs" / "recall" / "models.toml"
+KEPT = zoo.KEPT / "recall"
+# K of a state of K² numbers, and the pairs in a sequence.
+SIZES = [8, 16]
+PAIRS = [2, 4, 8, 16]
+TASK = """task = {{ name = "mqar", layout = "zoology", vocab = 64, pairs = {pairs} }}
+train_len = 64
+eval_lens = [64]
+steps = 3000
+batch = 32
+model.head_dim = {size}
+"""
+# The rules as docs/zoo_results.md names them, and the numbers that each keeps.
+RULES = {
+    "identity": "A = I", "scalar": "a number", "diagonal": "diagonal", "delta": "delta rule", "delta_scalar": "delta rule and a number",
+    "delta_diagonal": "delta rule and diagonal", "slots": "slots", "memories": "four memories", "levels": "log T states", "cache": "cache",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--out", type=Path, default=zoo.ROOT / "runs" / "recall", help="of run: where the runs go [default: runs/recall]")
+    parser.add_argument("--program", default=os.environ.get("RECALL") or zoo.ROOT / "target" / "release" / "examples" / "recall",
+                        help="the example [default: $RECALL, else target/release/examples/recall]")
+    parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
+    parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
+    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
+    args = parser.parse_args()
+    if args.what == "run":
+        for size in SIZES:
+            for pairs in PAIRS:
+                head, name = TASK.format(size=size, pairs=pairs), f"{size * size}-{pairs}"
+                zoo.train(head, CONFIG.read_text(), args.out / name, KEPT / f"{name}.tsv", args)
+    elif args.write:
+        insert(f"{zoo.KEPT}.md", "recall.py", page())
+    else:
+        print(page())
+
+
+def page():
+    """For each size rows of rules and columns of pairs: the median over the seeds, and the range."""
+    none = {"title": "recall", "why": "", "can": [], "cannot": []}
+    parts, builds = [], set()
+    for size in SIZES:
+        of = [zoo.Learned((KEPT / f"{size * size}-{pairs}.tsv").read_text(), none, {}, list(RULES)) for pairs in PAIRS]
+        rows = [[name, *(zoo.spread(o.values(rule, o.lengths[0])) for o in of)] for rule, name in RULES.items()]
+        parts.append(table([f"{size * size} numbers", *(f"{pairs} pairs" for pairs in PAIRS)], rows))
+        builds |= {o.build for o in of}
+    return "\n\n".join([*parts, f"*`scripts/recall.py`; {'; '.join(sorted(builds))}.*"]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
