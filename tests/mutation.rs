@@ -3,7 +3,7 @@
 //! The emulator runs a kernel without one `__syncthreads()` or `__syncwarp()` (`TAPEZOO_EMU_WITHOUT=FILE:LINE`);
 //! nothing is recompiled. With its checks on, the tests of the ops that use the file run as separate processes, and one
 //! of them must fail. The list: `cargo test --test mutation -- --ignored --nocapture`, of one file with
-//! `TAPEZOO_BARRIERS=selective.cu`.
+//! `TAPEZOO_BARRIERS=selective.cu`, and of every fourth one, from the second on, with `TAPEZOO_BARRIERS_PART=1/4`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -142,6 +142,12 @@ fn every_barrier_is_needed() {
     let (tests, mut all) = (kernel_tests(), barriers());
     let only = std::env::var("TAPEZOO_BARRIERS").unwrap_or_default();
     all.retain(|barrier| barrier.place.contains(&only));
+    if let Ok(part) = std::env::var("TAPEZOO_BARRIERS_PART") {
+        let parsed = part.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        let (first, of): (usize, usize) =
+            parsed.unwrap_or_else(|| panic!("TAPEZOO_BARRIERS_PART={part}: expected as 1/4"));
+        all = all.into_iter().skip(first).step_by(of).collect();
+    }
     let survivors: Vec<String> = side_by_side(&all, |barrier| {
         let start = Instant::now();
         let missed = missed(barrier, &tests);
