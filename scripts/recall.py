@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Recall against state: how many pairs of a key and a value each rule of a memory recalls, at two sizes of the state.
 
-    scripts/recall.py run [--quick]      train examples/recall.rs on MQAR of several sizes; two core-hours
+    scripts/recall.py run [--quick]      train examples/recall.rs on MQAR of several sizes; 1.5 core-hours
     scripts/recall.py table [--write]    print the table, or put it into docs/zoo_results.md
 
 As in scripts/zoo.py, of which this is a small sister: the learning rate is chosen on a seed that is not reported, the same
