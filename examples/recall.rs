@@ -13,7 +13,7 @@
 //! checks that all forms of every rule agree. With arguments it is the program `tapezoo`, which has these ten mixers
 //! more; docs/zoo_results.md has what they learned:
 //!
-//! cargo run --release --example recall -- train --config configs/recall/models.toml --task mqar --pairs 4
+//! cargo run --release --example recall -- train --config examples/recall.toml --task mqar --pairs 4
 
 use std::{env, error::Error, process::ExitCode};
 use tapezoo::{

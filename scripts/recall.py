@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 import zoo
 from marks import insert, table
 
-CONFIG = zoo.ROOT / "configs" / "recall" / "models.toml"
+CONFIG = zoo.ROOT / "examples" / "recall.toml"
 KEPT = zoo.KEPT / "recall"
 # K of a state of K² numbers, and the pairs in a sequence.
 SIZES = [8, 16]
