@@ -64,7 +64,8 @@ pub fn recurrent<'t>([q, k, v, g, lambda]: [Var<'t>; 5], levels: &mut [Var<'t>],
                 *level = sum;
             }
             for level in levels.iter_mut().skip(1).take(bit) {
-                *level = 0.0 * *level;
+                // A product with 0 would keep what is not finite.
+                *level = level.tape().full(level.shape(), level.dtype(), 0.0);
             }
         }
         let alpha = insert_axis(insert_axis(g.exp(), 2), 3);
