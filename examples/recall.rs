@@ -1,5 +1,6 @@
 //! Recall against state: one layer, and ten rules for the memory in it. Whatever else makes a mixer differ from the
-//! next (features, gates on the output, its own convolutions) is the same for all, and so is the size of the state.
+//! next (features, gates on the output, its own convolutions) is the same for all, and so is the size of the state, but for a
+//! cache's.
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  k ← k/‖k‖                  per head, as in DeltaNet
@@ -52,19 +53,29 @@ enum Rule {
 
 use Rule::*;
 
-/// The names of the rules as mixers.
-const RULES: [(&str, Rule); 10] = [
-    ("identity", Identity),
-    ("scalar", Scalar),
-    ("diagonal", Diagonal),
-    ("delta", Delta),
-    ("delta_scalar", DeltaScalar),
-    ("delta_diagonal", DeltaDiagonal),
-    ("slots", Slots),
-    ("memories", Memories),
-    ("levels", Levels),
-    ("cache", Cache),
-];
+/// The names of the rules as mixers. What builds a mixer is a function, which captures no rule, hence a macro.
+macro_rules! rules {
+    ($($name:literal $rule:ident)*) => {
+        const RULES: &[(&str, Rule)] = &[$(($name, $rule)),*];
+
+        fn add_all() {
+            $(models::add($name, |c, init| Ok(Box::new(Layer::new($rule, c, init)?)));)*
+        }
+    };
+}
+
+rules! {
+    "identity" Identity
+    "scalar" Scalar
+    "diagonal" Diagonal
+    "delta" Delta
+    "delta_scalar" DeltaScalar
+    "delta_diagonal" DeltaDiagonal
+    "slots" Slots
+    "memories" Memories
+    "levels" Levels
+    "cache" Cache
+}
 
 /// The stretches of the past that [`Levels`] tells apart: enough for 64 tokens. Those before are forgotten.
 const LEVELS: [&str; 7] = ["S_0", "S_1", "S_2", "S_3", "S_4", "S_5", "S_6"];
@@ -162,7 +173,7 @@ impl Layer {
                 let (inputs, begun) = ([q, k, v, g(), lambda], state.t);
                 let states = &mut state.s[..LEVELS.len()];
                 // The parallel form begins with no state.
-                if form == Form::Recurrent || begun > 0 || t == 0 {
+                if form == Form::Recurrent || begun > 0 {
                     return log_linear::recurrent(inputs, states, begun, 1.0);
                 }
                 states.copy_from_slice(&log_linear::states(k, v, inputs[3], LEVELS.len()));
@@ -215,19 +226,10 @@ impl Mixer for Layer {
 
 fn main() -> std::result::Result<ExitCode, Box<dyn Error>> {
     if env::args().len() > 1 {
-        models::add("identity", |c, init| Ok(Box::new(Layer::new(Identity, c, init)?)));
-        models::add("scalar", |c, init| Ok(Box::new(Layer::new(Scalar, c, init)?)));
-        models::add("diagonal", |c, init| Ok(Box::new(Layer::new(Diagonal, c, init)?)));
-        models::add("delta", |c, init| Ok(Box::new(Layer::new(Delta, c, init)?)));
-        models::add("delta_scalar", |c, init| Ok(Box::new(Layer::new(DeltaScalar, c, init)?)));
-        models::add("delta_diagonal", |c, init| Ok(Box::new(Layer::new(DeltaDiagonal, c, init)?)));
-        models::add("slots", |c, init| Ok(Box::new(Layer::new(Slots, c, init)?)));
-        models::add("memories", |c, init| Ok(Box::new(Layer::new(Memories, c, init)?)));
-        models::add("levels", |c, init| Ok(Box::new(Layer::new(Levels, c, init)?)));
-        models::add("cache", |c, init| Ok(Box::new(Layer::new(Cache, c, init)?)));
+        add_all();
         return Ok(cli::tapezoo());
     }
-    for (name, rule) in RULES {
+    for &(name, rule) in RULES {
         if rule == Levels {
             println!("{name}: its forms begin with no memory; tests/fading_memories.rs has them side by side");
             continue;

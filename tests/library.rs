@@ -16,7 +16,10 @@ use tapezoo::{
     rng::Rng,
     tasks::{self, IGNORE, Len, Named, Task},
     tensor::{Cx, DType, Real, Shape, Tensor},
-    train::{Trainer, config::TrainConfig},
+    train::{
+        Trainer,
+        config::{TrainConfig, warnings},
+    },
     with_real,
 };
 
@@ -269,6 +272,11 @@ fn a_mixer_and_a_task_of_a_program_are_taken_by_name() {
     let text = "models = [\"mine\", \"lstm\"]\nbatch = 4\neval_lens = [8]\ntrain_len = 8\nsteps = 2\n[task]\nname = \"largest\"\nlimit = 7";
     let settings: TrainConfig = text.parse().unwrap();
     assert_eq!(settings.to_toml().unwrap().parse::<TrainConfig>().unwrap(), settings, "it reads back");
+    let said = |model: &str| {
+        let table = format!("models = [\"{model}\"]\nmodel.head_dim = 4").parse().unwrap();
+        warnings(&[TrainConfig::from_settings("default", None, table).unwrap().1], false)
+    };
+    assert!(said("mine").is_empty() && said("lru").len() == 1, "it may read what others do not: {:?}", said("mine"));
     let own = settings.for_model("mine").unwrap();
     assert_eq!((own.model.vocab, own.model.classes, own.task.legend().as_str()), (7, 7, "the largest number so far"));
     assert!(Trainer::new(&own, 0).unwrap().step().unwrap().loss.is_finite(), "it trains");

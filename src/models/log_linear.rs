@@ -80,9 +80,12 @@ pub fn recurrent<'t>([q, k, v, g, lambda]: [Var<'t>; 5], levels: &mut [Var<'t>],
     })
 }
 
-/// The states of `levels` levels behind T > 0 tokens, of k [B, T, H, K], v [B, T, H, V] and g [B, T, H].
+/// The states of `levels` levels behind T tokens, of k [B, T, H, K], v [B, T, H, V] and g [B, T, H].
 pub fn states<'t>(k: Var<'t>, v: Var<'t>, g: Var<'t>, levels: usize) -> Vec<Var<'t>> {
-    let [b, t, h, _] = k.dims();
+    let [b, t, h, n] = k.dims();
+    if t == 0 {
+        return vec![k.tape().full([b, h, n, v.shape().last()], k.dtype(), 0.0); levels];
+    }
     let left = g.permute([0, 2, 1]).segsum().narrow(2, t - 1, 1).exp().reshape([b, h, t, 1]);
     let of_level = |l: usize| {
         let here = constant(k, (0..t).map(|s| f64::from(u8::from(level(t - 1, s) == l))).collect(), &[t, 1]);
