@@ -8,13 +8,16 @@ mod texts;
 use close::close;
 use std::{fs, time::Duration};
 use tapezoo::{
+    autograd::Tape,
     inspect::source,
-    models,
-    tensor::Cores,
+    models, rng,
+    tasks::{Batch, Counts, IGNORE, Len},
+    tensor::{Cores, Tensor},
     train::{
         Trainer,
         checkpoint::{self, Written},
         config::TrainConfig,
+        evaluate::count_answers,
         jobs::{jobs, run_all},
         rundir::{self, RunDir},
     },
@@ -57,6 +60,83 @@ fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
             }
             assert_eq!(parts.2, whole.2, "{name}, {micro_batches} parts");
         }
+    }
+}
+
+/// Sequences of one target each, of several targets with gaps, with one everywhere, and none at all.
+#[test]
+fn a_batch_by_length_has_every_target_once_and_ends_with_its_last() {
+    let tasks =
+        [r#"name = "arithmetic""#, r#"name = "mqar", layout = "zoology", vocab = 16, pairs = 2"#, r#"name = "parity""#];
+    let sequences = |batch: &Batch| -> Vec<Vec<(i32, i32)>> {
+        let len = batch.targets.shape().at(1);
+        let pairs = batch.tokens.host::<i32>().iter().copied().zip(batch.targets.host::<i32>().iter().copied());
+        pairs.collect::<Vec<_>>().chunks_exact(len).map(<[_]>::to_vec).collect()
+    };
+    let cut = |sequence: &[(i32, i32)]| {
+        let end = sequence.iter().rposition(|&(_, target)| target != IGNORE).map_or(0, |last| last + 1);
+        sequence[..end].to_vec()
+    };
+    for (task, len) in tasks.into_iter().zip(["3-12", "12", "2-12"]) {
+        let task = load(&format!("task = {{ {task} }}\ntrain_len = \"{len}\"\neval_lens = [12]")).unwrap().task;
+        for size in [1, 2, 7, 16] {
+            let mut batch = Batch::new(size, len.parse::<Len>().unwrap());
+            batch.fill(&*task, rng::stream(1, "test", size as u64));
+            for n in 1..=size {
+                let parts = batch.by_length(n);
+                assert_eq!(parts.len(), n);
+                for part in &parts {
+                    assert!((size / n..=size.div_ceil(n)).contains(&sequences(part).len()), "{len}: {size} in {n}");
+                    let longest = sequences(part).iter().map(|s| cut(s).len()).max();
+                    assert_eq!(longest, Some(part.targets.shape().at(1)), "{len}: {size} in {n}");
+                }
+                let lens: Vec<_> = parts.iter().map(|part| part.targets.shape().at(1)).collect();
+                assert!(lens.is_sorted(), "{len}: {lens:?}");
+                let sorted = |mut all: Vec<_>| {
+                    all.sort();
+                    all
+                };
+                let parts = parts.iter().flat_map(|part| sequences(part)).map(|s| cut(&s)).collect();
+                let whole = sequences(&batch).iter().map(|s| cut(s)).collect();
+                assert_eq!(sorted(parts), sorted(whole), "{len}: {size} in {n}");
+            }
+        }
+    }
+    // Without a target there is a token all the same, and of an empty batch nothing.
+    let mut none = Batch::new(3, 4);
+    none.targets.host_mut::<i32>().fill(IGNORE);
+    assert_eq!(none.by_length(2).iter().map(|part| part.tokens.len()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(Batch::new(3, 0).by_length(3).len(), 3);
+}
+
+/// Sequences of one length stay where they are, so that their parts are no copies and their bits those of a build without.
+#[test]
+fn sequences_of_one_length_keep_their_order() {
+    let mut batch = Batch::new(7, 5);
+    batch.fill(&*load("task = { name = \"parity\" }").unwrap().task, rng::stream(1, "test", 0));
+    let parts = batch.by_length(3);
+    let joined =
+        |of: fn(&Batch) -> &Tensor| parts.iter().flat_map(|p| of(p).host::<i32>().to_vec()).collect::<Vec<_>>();
+    assert_eq!(joined(|b| &b.tokens), batch.tokens.host::<i32>());
+    assert_eq!(joined(|b| &b.targets), batch.targets.host::<i32>());
+}
+
+/// An evaluation in parts counts the answers that the model gives to each of its batches at once.
+#[test]
+fn an_evaluation_in_parts_counts_the_answers_to_whole_batches() {
+    for name in models::names() {
+        let cfg = load("eval_lens = [\"3-64\"]\neval_batch = 70\neval_batches = 1\ndtype = \"f64\"").unwrap();
+        let cfg = cfg.for_model(name).unwrap();
+        let mut trainer = Trainer::new(&cfg, 1).unwrap();
+        let (accuracy, _) = trainer.evaluate().unwrap();
+        let (mut batch, tape) = (Batch::new(70, cfg.eval_lens[0]), Tape::default());
+        batch.fill(&*cfg.task, rng::stream(0, "evaluate at 3-64", 0));
+        let model = trainer.model();
+        let params = model.params().bind_frozen(&tape);
+        let logits = model.forward(&params, tape.constant(&batch.tokens), model.default_form()).value();
+        let mut counts = Counts::new(cfg.task.classes());
+        count_answers(&*cfg.task, &tape, &logits, (&batch, None, None), &mut counts);
+        assert_eq!(accuracy, [(cfg.eval_lens[0], counts.accuracy())], "{name}");
     }
 }
 
@@ -224,11 +304,13 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     assert_eq!(source::checkpoint(&run).unwrap().config.parts(), 1);
 }
 
-/// The ops of every part are counted: three parts have three times as many calls, and as many elements as the whole.
+/// The ops of every part are counted: of sequences of one length, three parts have three times as many calls, and as many
+/// elements as the whole.
 #[test]
 fn a_profile_is_of_all_parts() {
     let told = |micro_batches: usize| {
-        let mut trainer = trainer("gpt", &format!("micro_batches = {micro_batches}"));
+        let mut trainer =
+            trainer("gpt", &format!("task = {{ name = \"parity\" }}\ntrain_len = 9\nmicro_batches = {micro_batches}"));
         trainer.share(&Cores::idle(2));
         let cost = trainer.profile(20).unwrap().0["layer_norm"];
         (cost.calls, cost.bytes)

@@ -144,7 +144,7 @@ impl Decoder {
     }
 
     /// Logits [B, T, classes] of tokens [B, T]; updates the blocks' states. With `rows` `[R]`, indices into `[B T]`,
-    /// only the logits [R, classes] of these positions.
+    /// only the logits [R, classes] of these positions: after the last mixer no token needs another.
     #[track_caller]
     pub fn run<'t>(
         &self,
@@ -167,8 +167,9 @@ impl Decoder {
             None => self.learned.map(|learned| p[learned].narrow(0, t0, t)),
         };
         let mut x = positions::embed(p[self.embedding], (self.width as f64).sqrt(), tokens, places); // [B, T, D]
+        let asked = |x: Var<'t>| rows.map_or(x, |rows| x.reshape([b * t, self.width]).embedding(rows)); // [R, D]
         let mut passed = None;
-        for (block, s) in self.blocks.iter().zip(state) {
+        for (l, (block, s)) in self.blocks.iter().zip(state).enumerate() {
             tape.scope(&block.names[0]);
             s.passed = passed;
             // A mixer knows its own state alone.
@@ -181,15 +182,15 @@ impl Decoder {
                 x = block.ngrams.run(p, ids, x, &mut behind, form);
                 s.s.append(&mut behind);
             }
+            if l + 1 == self.blocks.len() {
+                x = asked(x);
+            }
             if let Some(mlp) = &block.mlp {
                 tape.scope(&block.names[2]);
                 x = x + mlp.apply(p, x);
             }
         }
         tape.scope(&self.names[1]);
-        if let Some(rows) = rows {
-            x = x.reshape([b * t, self.width]).embedding(rows); // [R, D]
-        }
         self.norm.apply(p, x).linear(p[self.head], None)
     }
 }

@@ -7,6 +7,7 @@
 //! program.
 
 mod arithmetic;
+mod batch;
 mod counts;
 mod disjoint;
 mod dyck;
@@ -24,6 +25,7 @@ mod text;
 mod window;
 
 pub use arithmetic::{Arithmetic, Language};
+pub use batch::Batch;
 pub use counts::Counts;
 pub use disjoint::{Disjoint, First};
 pub use dyck::Dyck;
@@ -36,13 +38,10 @@ pub use parity::Parity;
 pub use text::Text;
 pub use window::{Question, Window};
 
-use crate::{
-    rng::Rng,
-    tensor::{DType, Tensor},
-};
+use crate::rng::Rng;
 use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 /// Marks a position without a target: it counts neither in the loss nor in the accuracy.
 pub const IGNORE: i32 = -100;
@@ -338,56 +337,4 @@ pub fn named() -> Vec<Named> {
     };
     let own = own::names().into_iter().map(|name| Named { name, kind: name, option: None });
     KINDS.iter().flat_map(of_kind).chain(own).collect()
-}
-
-/// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
-pub struct Batch {
-    /// The model's input.
-    pub tokens: Tensor,
-    /// The target at each position.
-    pub targets: Tensor,
-    len: Len,
-}
-
-impl Batch {
-    /// Room for `batch` sequences of this length.
-    pub fn new(batch: usize, len: impl Into<Len>) -> Batch {
-        let len = len.into();
-        let zeros = || Tensor::zeros([batch, len.max], DType::I32);
-        Batch { tokens: zeros(), targets: zeros(), len }
-    }
-
-    /// The lengths that its sequences have.
-    pub fn lens(&self) -> Len {
-        self.len
-    }
-
-    /// The next sequences of `rng`.
-    ///
-    /// # Panics
-    /// When a tape still holds the old ones.
-    pub fn fill(&mut self, task: &dyn Task, mut rng: Rng) {
-        task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
-    }
-
-    /// Some of its sequences; they share the batch's memory.
-    pub fn part(&self, sequences: Range<usize>) -> Batch {
-        let (t, start) = (self.len.max, sequences.start);
-        let window = |of: &Tensor| of.window(start * t, [sequences.len(), t]);
-        Batch { tokens: window(&self.tokens), targets: window(&self.targets), len: self.len }
-    }
-
-    /// If fewer than half of the positions have a target: the indices into `[batch · len.max]` of those that have, and
-    /// their targets. At least one index is returned, since a batch without targets still has a loss (0).
-    pub fn labelled(&self) -> Option<(Tensor, Tensor)> {
-        let targets = self.targets.host::<i32>();
-        let labelled = || targets.iter().enumerate().filter(|t| *t.1 != IGNORE);
-        let n = labelled().count();
-        if 2 * n >= targets.len() {
-            return None;
-        }
-        let (rows, labels) = labelled().map(|(i, &t)| (i as i32, t)).chain((n == 0).then_some((0, IGNORE))).unzip();
-        let n = n.max(1);
-        Some((Tensor::from_vec::<i32>(rows, [n]), Tensor::from_vec::<i32>(labels, [n])))
-    }
 }

@@ -15,6 +15,7 @@ use crate::{
 use std::{
     f64::consts::LN_2,
     iter::repeat,
+    slice,
     sync::{Mutex, PoisonError},
 };
 
@@ -95,6 +96,9 @@ fn sequences(len: Len, i: usize) -> Rng {
     rng::stream(0, &format!("evaluate at {len}"), i as u64)
 }
 
+/// The fewest sequences that are worth a part of their own.
+const SEQUENCES: usize = 4;
+
 /// Count the model's answers to a batch of sequences that are drawn from these random numbers.
 fn answer(
     task: &dyn Task,
@@ -107,13 +111,19 @@ fn answer(
 ) {
     let truth = task.truth(&mut rng(), batch.lens(), batch.tokens.shape().at(0));
     batch.fill(task, rng());
-    let params = model.params().bind_frozen(tape);
-    let rows = batch.labelled().map(|l| l.0);
-    let at = rows.as_ref().map(|rows| tape.constant(rows));
-    let logits = model.forward_at(&params, tape.constant(&batch.tokens), form, at).value();
-    count_answers(task, tape, &logits, (batch, rows.as_ref(), truth.as_deref()), counts);
-    drop(logits);
-    tape.reset();
+    // A device computes all sequences at once, and the truth is of the whole batch.
+    let whole = tape.cx().gpu().is_some() || truth.is_some();
+    let (sequences, parts) = (batch.tokens.shape().at(0), batch.tokens.len().div_ceil(model.tokens_at_once()));
+    let by_length = if whole { vec![] } else { batch.by_length(parts.min(sequences.div_ceil(SEQUENCES)).max(1)) };
+    for part in if whole { slice::from_ref(batch) } else { &by_length } {
+        let params = model.params().bind_frozen(tape);
+        let rows = part.labelled().map(|l| l.0);
+        let at = rows.as_ref().map(|rows| tape.constant(rows));
+        let logits = model.forward_at(&params, tape.constant(&part.tokens), form, at).value();
+        count_answers(task, tape, &logits, (part, rows.as_ref(), truth.as_deref()), counts);
+        drop(logits);
+        tape.reset();
+    }
 }
 
 /// Count the answers that logits `[.., classes]` give to a batch, at all positions or at `rows`. `truth` is the true

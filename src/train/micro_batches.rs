@@ -81,10 +81,10 @@ impl MicroBatches {
 
     /// The loss of a batch, and its gradient in `into`.
     pub fn gradient(&self, cfg: &TrainConfig, model: &Model, form: Form, batch: &Batch, into: &mut Tensor) -> f64 {
-        let (n, b) = (self.parts.len(), cfg.batch);
-        self.each(n, |i, tape| {
+        let batches = batch.by_length(self.parts.len());
+        self.each(batches.len(), |i, tape| {
             let Part { grads, loss, targets } = &mut *lock(&self.parts[i]);
-            let part = batch.part(i * b / n..(i + 1) * b / n);
+            let part = &batches[i];
             let (rows, labels) = part.labelled().unzip();
             let labels = labels.as_ref().unwrap_or(&part.targets);
             let params = model.params().bind(tape);
