@@ -231,8 +231,8 @@ struct Machine {
     #[command(flatten)]
     kernels: KernelsFlag,
     /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of
-    /// about 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM
-    /// [default: what the preset says, or auto]
+    /// about 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM; four at least where
+    /// sequences differ in length [default: what the preset says, or auto]
     #[arg(long, value_name = "N")]
     micro_batches: Option<Parts>,
     /// The old name of --micro-batches.

@@ -305,7 +305,7 @@ impl TrainConfig {
     pub fn parts(&self) -> usize {
         // A mixer that cannot be built is refused elsewhere.
         let at_once = models::tokens_at_once(&self.model).unwrap_or(models::TOKENS_AT_ONCE);
-        self.micro_batches.of(self.batch, self.train_len.max, at_once)
+        self.micro_batches.of(self.batch, self.train_len, at_once)
     }
 
     /// Whether the number of parts of a model's batches is chosen automatically.

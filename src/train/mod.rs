@@ -488,7 +488,7 @@ fn of_model(cfg: &TrainConfig, model: &Model, task: &dyn Task) -> Result<TrainCo
         )));
     }
     cfg.form.map_or(Ok(()), |form| model.check_form(form))?;
-    let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len.max, model.tokens_at_once());
+    let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len, model.tokens_at_once());
     Ok(TrainConfig { model: has.clone(), micro_batches: Parts::Count(parts), ..cfg.clone() })
 }
 

@@ -1,6 +1,6 @@
 //! The configured number of parts that a training batch is computed in.
 
-use crate::error::brief;
+use crate::{error::brief, tasks::Len};
 use std::{fmt, str::FromStr};
 use toml::Value;
 
@@ -15,14 +15,16 @@ pub enum Parts {
 }
 
 impl Parts {
-    /// The number for a batch of so many sequences of so many tokens. By default each part has about `at_once` tokens,
+    /// The number for a batch of so many sequences of these lengths. By default each part has about `at_once` tokens,
     /// whose values stay in the caches from the forward pass to the backward pass; four sequences or more, which many
-    /// kernels compute side by side; and a gradient of its own, so there are not too many.
-    pub fn of(self, batch: usize, len: usize, at_once: usize) -> usize {
+    /// kernels compute side by side; and a gradient of its own, so there are not too many. Sequences of several lengths
+    /// are in four parts at least: the more, the less of a part is padding.
+    pub fn of(self, batch: usize, len: Len, at_once: usize) -> usize {
         const SEQUENCES: usize = 4;
         const MOST: usize = 16;
+        let least = if len.is_one() { 1 } else { 4 };
         match self {
-            Parts::Auto => (batch.saturating_mul(len) / at_once).min(batch / SEQUENCES).clamp(1, MOST),
+            Parts::Auto => (batch.saturating_mul(len.max) / at_once).max(least).min(batch / SEQUENCES).clamp(1, MOST),
             Parts::Count(n) => n,
         }
     }
