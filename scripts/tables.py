@@ -26,6 +26,8 @@ HELPS = {
     "plain": "--train-len 16", "lengths": "--train-len 2-16 --curriculum 1000", "a little noise": "--train-len 16 --grad-noise 1e-4",
     "noise": "--train-len 16 --grad-noise 1e-2",
 }
+# The models of the published protocol of parity that are trained so far, with the minutes of one core that it took.
+REPO = {"slstm": 0, "delta_net_signed": 0}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
@@ -34,6 +36,7 @@ RUNS = {
     "zoo-twice": (0.12, f"{DISJOINT} --train-len 22 --eval-lens 22 --repeat 2"),
     **{f"zoo-helped-{m}-{i}": (1, f"{ZOO} --task parity --models {m} --lr {lr} {help} --batch 32 --eval-lens 16,32,64,128")
        for m, lr in HELPED.items() for i, help in enumerate(HELPS.values())},
+    **{f"state-repo-{m}": (minutes, f"state-tracking --task parity --preset repo --models {m} --eval-every 5000") for m, minutes in REPO.items()},
     "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     "state-arithmetic": (6, "state-tracking --task modular_arithmetic --preset reduced"),
@@ -189,6 +192,13 @@ BRACKETS = {
 def state_parity(ours):
     head = ["model", "best, published", "median, published", "40-256", "256 alone", "3-40"]
     return table(head, [[*about, *(each(ours.values(m, "scaled", n)) for n in ("40-256", 256, "3-40"))] for m, about in PARITY.items()])
+
+
+def state_repo(*results):
+    """The models that are trained so far, with the evaluations on the way."""
+    steps = (5000, 10000, 15000, None)
+    rows = [[*PARITY[m], *(each(ours.values(m, "scaled", "40-256", step)) for step in steps), each(ours.values(m, "scaled", "3-40"))] for m, ours in zip(REPO, results)]
+    return table(["model", "best, published", "median, published", *("40-256, " + f"{step or 20000:,} steps" for step in steps), "3-40"], rows)
 
 
 def state_smoothing(parity, others):
@@ -380,6 +390,7 @@ ENTRIES = {
     "mixers-figures": Entry(MIXERS, "figures/mixer_*.png; needs Node, Chromium, STIX fonts and pngquant", hours=0.05, command="scripts/mixer_figures.sh",
         write=lambda: "Its figures are made at once, by a browser:"),
     "state-parity": Entry(STATE, "parity, reduced preset", ["state-parity"], state_parity),
+    "state-repo": Entry(STATE, "parity as published: 20,000 steps of 256", [f"state-repo-{m}" for m in REPO], state_repo),
     "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
     "state-beta": Entry(STATE, "1 - β in trained DeltaNets", ["state-parity", "state-smoothing"], state_beta,
         pages=[f"--checkpoint {{runs}}/{run} --len 255" for _, run in BETA]),

@@ -110,7 +110,8 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
     wait_for(|| torn.join("config.toml").exists(), &mut child);
     let mut kills = 0;
     loop {
-        thread::sleep(random_millis(20..250));
+        // Later and later, so that on a busy machine too it comes to save something.
+        thread::sleep(random_millis(20..250 + 10 * kills));
         if child.try_wait().unwrap().is_some_and(|status| status.success()) {
             break;
         }
