@@ -96,7 +96,7 @@ fn a_batch_by_length_has_every_target_once_and_ends_with_its_last() {
                     all.sort();
                     all
                 };
-                let parts = parts.iter().flat_map(|part| sequences(part)).map(|s| cut(&s)).collect();
+                let parts = parts.iter().flat_map(sequences).map(|s| cut(&s)).collect();
                 let whole = sequences(&batch).iter().map(|s| cut(s)).collect();
                 assert_eq!(sorted(parts), sorted(whole), "{len}: {size} in {n}");
             }
