@@ -27,7 +27,7 @@ HELPS = {
     "noise": "--train-len 16 --grad-noise 1e-2",
 }
 # The models of the published protocol of parity that are trained so far, with the minutes of one core that it took.
-REPO = {"slstm": 0, "delta_net_signed": 0}
+REPO = {"slstm": 77, "delta_net_signed": 115}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
