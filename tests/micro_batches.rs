@@ -109,7 +109,7 @@ fn a_batch_by_length_has_every_target_once_and_ends_with_its_last() {
     assert_eq!(Batch::new(3, 0).by_length(3).len(), 3);
 }
 
-/// Sequences of one length stay where they are, so that their parts are no copies and their bits those of a build without.
+/// Sequences of one length stay where they are, so that nothing is copied and no sum has another order.
 #[test]
 fn sequences_of_one_length_keep_their_order() {
     let mut batch = Batch::new(7, 5);

@@ -12,6 +12,7 @@ mod text;
 pub use super::presets::{PRESETS, preset_of, preset_table, task_of};
 pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run, said};
 pub use parts::Parts;
+pub(super) use parts::SEQUENCES;
 pub(crate) use place::line;
 pub use settings::{Setting, flag, warnings};
 

@@ -1,6 +1,6 @@
 //! Evaluation: the answers of a model at every evaluation length, counted.
 
-use super::{Accuracy, Scores, Trainer};
+use super::{Accuracy, Scores, Trainer, config::SEQUENCES};
 use crate::{
     args,
     autograd::Tape,
@@ -95,9 +95,6 @@ impl Trainer {
 fn sequences(len: Len, i: usize) -> Rng {
     rng::stream(0, &format!("evaluate at {len}"), i as u64)
 }
-
-/// The fewest sequences that are worth a part of their own.
-const SEQUENCES: usize = 4;
 
 /// Count the model's answers to a batch of sequences that are drawn from these random numbers.
 fn answer(

@@ -4,6 +4,9 @@ use crate::{error::brief, tasks::Len};
 use std::{fmt, str::FromStr};
 use toml::Value;
 
+/// The fewest sequences that are worth a part of their own: many kernels compute four side by side.
+pub const SEQUENCES: usize = 4;
+
 /// A number, or one that follows from the size of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
@@ -16,11 +19,10 @@ pub enum Parts {
 
 impl Parts {
     /// The number for a batch of so many sequences of these lengths. By default each part has about `at_once` tokens,
-    /// whose values stay in the caches from the forward pass to the backward pass; four sequences or more, which many
-    /// kernels compute side by side; and a gradient of its own, so there are not too many. Sequences of several lengths
-    /// are in four parts at least: the more, the less of a part is padding.
+    /// whose values stay in the caches from the forward pass to the backward pass; four sequences or more; and a
+    /// gradient of its own, so there are not too many. Sequences of several lengths are in four parts at least: the more,
+    /// the less of a part is padding.
     pub fn of(self, batch: usize, len: Len, at_once: usize) -> usize {
-        const SEQUENCES: usize = 4;
         const MOST: usize = 16;
         let least = if len.is_one() { 1 } else { 4 };
         match self {
