@@ -13,11 +13,13 @@ from glob import glob
 
 import zoo
 from marks import insert, parts
-from results import Page, Results, build, figure
+from results import Kept, Page, Results, build, figure
 from tables import BY_HAND, ENTRIES, FIGURES, RUNS
 
 PROGRAM = os.path.abspath(os.environ.get("TAPEZOO") or "target/release/tapezoo")
 SCRATCH = "target/reproduce"
+# Results of runs that take hours, one file a run.
+KEPT = "docs/results"
 
 
 def few(args, **more):
@@ -58,20 +60,38 @@ def stamp(name, made_by):
     return f"*`scripts/reproduce.sh {name}`; {build(name, made_by)}.*"
 
 
+def stamp_of_rows(name, data):
+    """The line under a table of which each row names its build."""
+    return f"*`scripts/reproduce.sh {name}`; each row by the commit that it names; {'; '.join(sorted({r.origin()[1] for r in data}))}.*"
+
+
+def results(entry, root, small, more):
+    """The results of an entry's runs. Rows that are kept, each by its own build, come from their files if --kept says so."""
+    found = []
+    for run in entry.runs:
+        file = f"{KEPT}/{run}.json"
+        if entry.rows and KEEP and not small and os.path.exists(file) and not os.path.exists(f"{root}/{run}"):
+            found.append(Kept(file))
+            continue
+        found.append(tapezoo(root, run, more))
+        if entry.rows and not small:
+            found[-1].keep(file)
+    return found
+
+
 def made(name, root, figures, small=False, **more):
     """The Markdown of an entry, with its stamp; its figures go to the folder `figures`. A small one has a few steps of one seed."""
     entry = ENTRIES[name]
     more = {"steps": 20, "seeds": 1, "eval-every": 10} if small else more
-    results = [tapezoo(root, run, more) for run in entry.runs]
+    data = results(entry, root, small, more)
     pages = [page.format(runs=root) for page in entry.pages]
     if small:
         pages = [page if entry.runs else few(page, steps=20) for page in pages if not entry.runs or "seed0" in page]
-    made_by = sum((r.made_by() for r in results), []) or [version()]
-    line = stamp(name, made_by)
-    data = [Page(PROGRAM, page.split(), f"{SCRATCH}/{name}") for page in pages] or results
+    line = stamp_of_rows(name, data) if entry.rows else stamp(name, sum((r.made_by() for r in data), []) or [version()])
     for file, runs, models, ending, title, labels in entry.figures:
-        of = [results[entry.runs.index(run)].path for run in runs]
+        of = [data[entry.runs.index(run)].path for run in runs]
         figure(PROGRAM, of, models, ending, title, labels, f"{figures}/{file}")
+    data = [Page(PROGRAM, page.split(), f"{SCRATCH}/{name}") for page in pages] or data
     return f"{entry.write(*data)}\n\n{line}\n"
 
 
@@ -155,7 +175,7 @@ def listing():
 
 
 def main():
-    global JOBS
+    global JOBS, KEEP
     parser = argparse.ArgumentParser(description="Tables and figures of the documents; see reproduce.sh.")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true")
@@ -163,7 +183,9 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--runs", default="runs/reproduce")
     parser.add_argument("--jobs")
+    parser.add_argument("--kept", action="store_true")
     options = parser.parse_args()
+    KEEP = options.kept
     JOBS = ["--jobs", options.jobs] if options.jobs else []
     if options.list:
         return listing()

@@ -43,27 +43,64 @@ class Results:
         with open(f"{self.path}/made_by.txt") as f:
             return f.read().splitlines()
 
+    def origin(self):
+        return origin(self.path, self.made_by())
+
+    def evaluations(self, run):
+        """The lines of a run's metrics that have scores, the last of each step."""
+        with open(f"{self.path}/{run['model']}-seed{run['seed']}/metrics.jsonl") as f:
+            return list({line["step"]: line for line in map(json.loads, f) if "accuracy" in line}.values())
+
     def values(self, model, metric, length, step=None):
         """The values of all seeds, in their order: at the end, or at a step with an evaluation."""
         found = []
         for run in sorted((r for r in self.runs if r["model"] == model), key=lambda r: r["seed"]):
             of = run
             if step is not None and step != run["steps"]:
-                with open(f"{self.path}/{model}-seed{run['seed']}/metrics.jsonl") as f:
-                    of = next((line for line in map(json.loads, f) if line["step"] == step and metric in line), {})
+                of = next((line for line in self.evaluations(run) if line["step"] == step), {})
             if str(length) in of.get(metric, {}):
                 found.append(of[metric][str(length)])
         return found
 
+    def keep(self, file):
+        """Write what tables need of these runs into a file of the repository, for runs that take hours."""
+        runs = [{**{key: run[key] for key in run if key != "kernels"}, "evaluations": self.evaluations(run)} for run in self.runs]
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(f"{file}.tmp", "w") as f:
+            json.dump({"made_by": self.made_by(), "runs": runs}, f, indent=1)
+            f.write("\n")
+        os.replace(f"{file}.tmp", file)
 
-def build(name, made_by):
-    """Commit, processor, kernels and days of the lines of made_by.txt. Builds of the same source are one."""
+
+class Kept(Results):
+    """The runs in a file that `keep` wrote."""
+
+    def __init__(self, file):
+        self.path = file
+        with open(file) as f:
+            self.data = json.load(f)
+        self.runs = self.data["runs"]
+
+    def made_by(self):
+        return self.data["made_by"]
+
+    def evaluations(self, run):
+        return run["evaluations"]
+
+
+def origin(name, made_by):
+    """Commit, processor with kernels, and days of the lines of made_by.txt. Builds of the same source are one."""
     found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
     if len({source for _, _, source, _, _ in found}) > 1:
         raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
     _, commit, _, processor, kernels = found[0]
     days = sorted({day for day, *_ in found})
-    return f"commit {commit or 'unknown'}, {processor}, {kernels}, {days[0]}{' to ' + days[-1] if days[1:] else ''}"
+    return commit or "unknown", f"{processor}, {kernels}", days[0] + (f" to {days[-1]}" if days[1:] else "")
+
+
+def build(name, made_by):
+    """Where all of a table is from."""
+    return f"commit {', '.join(origin(name, made_by))}"
 
 
 def score(x, digits=3):

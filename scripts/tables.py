@@ -86,6 +86,8 @@ class Entry(NamedTuple):
     figures: list = []
     # The arguments of `inspect`; {runs} is the folder of the runs. Then `write` gets the pages.
     pages: list = []
+    # Each run is a row that names its build. Its results are kept in docs/results/.
+    rows: bool = False
     # The command that writes it if that is not reproduce.sh, with its core-hours, its small version and the name
     # between its marks.
     command: str = ""
@@ -197,8 +199,13 @@ def state_parity(ours):
 def state_repo(*results):
     """The models that are trained so far, with the evaluations on the way."""
     steps = (5000, 10000, 15000, None)
-    rows = [[*PARITY[m], *(each(ours.values(m, "scaled", "40-256", step)) for step in steps), each(ours.values(m, "scaled", "3-40"))] for m, ours in zip(REPO, results)]
-    return table(["model", "best, published", "median, published", *("40-256, " + f"{step or 20000:,} steps" for step in steps), "3-40"], rows)
+    rows = []
+    for m, ours in zip(REPO, results):
+        commit, _, days = ours.origin()
+        scores = [*(each(ours.values(m, "scaled", "40-256", step)) for step in steps), each(ours.values(m, "scaled", "3-40"))]
+        rows.append([*PARITY[m], *scores, f"commit {commit[:7]}, {days}"])
+    head = ["model", "best, published", "median, published", *("40-256, " + f"{step or 20000:,} steps" for step in steps), "3-40", "made by"]
+    return table(head, rows)
 
 
 def state_smoothing(parity, others):
@@ -390,7 +397,7 @@ ENTRIES = {
     "mixers-figures": Entry(MIXERS, "figures/mixer_*.png; needs Node, Chromium, STIX fonts and pngquant", hours=0.05, command="scripts/mixer_figures.sh",
         write=lambda: "Its figures are made at once, by a browser:"),
     "state-parity": Entry(STATE, "parity, reduced preset", ["state-parity"], state_parity),
-    "state-repo": Entry(STATE, "parity as published: 20,000 steps of 256", [f"state-repo-{m}" for m in REPO], state_repo),
+    "state-repo": Entry(STATE, "parity as published: 20,000 steps of 256", [f"state-repo-{m}" for m in REPO], state_repo, rows=True),
     "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
     "state-beta": Entry(STATE, "1 - β in trained DeltaNets", ["state-parity", "state-smoothing"], state_beta,
         pages=[f"--checkpoint {{runs}}/{run} --len 255" for _, run in BETA]),
