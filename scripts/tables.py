@@ -167,7 +167,7 @@ def mixers_rotation(page):
 
 # docs/state_tracking.md
 
-# Grazzi et al. 2025, tables 3 and 4: best of their runs, and median.
+# Grazzi et al. 2025, tables 3 and 5: best of their runs, and median.
 PARITY = {
     "gpt": ("GPT (Transformer)", "0.022", ".003 ± .013"),
     "mlstm": ("mLSTM", "0.087", ".018 ± .035"),
