@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Brackets that cross far apart: do the models of docs/zoo_results.md that recall Dyck words notice them?
+
+    scripts/crossing.py run              ask the runs of `scripts/zoo.py run dyck`; a quarter of a core-hour
+    scripts/crossing.py table [--write]  print the table, or put it into docs/zoo_results.md
+
+A pair is a word w = X1 Y1 Z X2 Y2 Z and a word v = X1 Y2 Z X2 Y1 Z, where X1 = ( U [ U, X2 = [ U ( U, Y1 = ) V ] and Y2 = ] V ),
+with any two types of brackets, and U, V and Z are runs of N tokens of short pairs such as [](){}. In v all is closed in its
+order, in w no closing bracket fits; each type of bracket opens and closes as often, and each place has the same neighbours.
+A model is right about a pair if it says so at the end of both. How many pairs of PAIRS goes to
+docs/zoo_results/crossing/pairs.tsv, a line a run.
+
+    scripts/zoo.py run dyck && scripts/crossing.py run && scripts/crossing.py table --write
+"""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+import zoo
+from marks import insert, table
+from results import Results, build
+
+KEPT = zoo.KEPT / "crossing" / "pairs.tsv"
+OPEN, CLOSE = "([{", ")]}"
+# The lengths of the runs between the brackets that cross, and the pairs of each.
+RUNS = [0, 2, 4, 8]
+PAIRS = 10
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--out", type=Path, default=zoo.ROOT / "runs" / "zoo", help="of run: that of zoo.py [default: runs/zoo]")
+    parser.add_argument("--program", default=os.environ.get("TAPEZOO") or zoo.ROOT / "target" / "release" / "tapezoo",
+                        help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
+    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
+    args = parser.parse_args()
+    if args.what == "run":
+        run(args.out / "dyck" / "final", args.program)
+    elif args.write:
+        insert(f"{zoo.KEPT}.md", "crossing.py", page())
+    else:
+        print(page())
+
+
+def words(rng, n):
+    """The two words of a pair: the one with crossing brackets, and the one without."""
+    a, b = rng.sample(range(len(OPEN)), 2)
+    u, v, z = ("".join(OPEN[i] + CLOSE[i] for i in rng.choices(range(len(OPEN)), k=n // 2)) for _ in range(3))
+    begins = [OPEN[a] + u + OPEN[b] + u, OPEN[b] + u + OPEN[a] + u]
+    ends = [CLOSE[a] + v + CLOSE[b], CLOSE[b] + v + CLOSE[a]]
+    return begins[0] + ends[0] + z + begins[1] + ends[1] + z, begins[0] + ends[1] + z + begins[1] + ends[0] + z
+
+
+def run(path, program):
+    """Ask every run at `path`, some side by side."""
+    if not Results.finished(path):
+        sys.exit(f"{path} has not all its runs; scripts/zoo.py run dyck makes them")
+    results = Results(path)
+    with open(path / "config.toml", "rb") as f:
+        models = tomllib.load(f)["models"]
+    runs = sorted(results.runs, key=lambda r: (models.index(r["model"]), r["seed"]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        lines = pool.map(lambda r: [r["model"], r["seed"], *right(path / f"{r['model']}-seed{r['seed']}", program)], runs)
+        text = [f"# {build(path, results.made_by())}", "\t".join(["model", "seed", *map(str, RUNS)])]
+        for n, line in enumerate(lines, 1):
+            print(f"{n} of {len(runs)}: {' '.join(map(str, line))}", file=sys.stderr, flush=True)
+            text.append("\t".join(map(str, line)))
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    zoo.write(KEPT, "\n".join(text) + "\n")
+
+
+def right(run, program):
+    """About how many pairs a run is right, for each length of the runs between; every run is asked about the same pairs."""
+    rng, counts = random.Random(0), []
+    for n in RUNS:
+        pairs = [words(rng, n) for _ in range(PAIRS)]
+        counts.append(sum(all(answered(run, program, word) for word in pair) for pair in pairs))
+    return counts
+
+
+def answered(run, program, word):
+    """Whether a run's answer at the end of a word is right."""
+    page = run / "crossing.html"
+    subprocess.run([program, "inspect", "--checkpoint", run, "--input", " ".join(word), "--out", page, "--json"], check=True, capture_output=True)
+    data = json.loads(page.with_suffix(".json").read_text())
+    for ending in ".html", ".json", ".safetensors":
+        page.with_suffix(ending).unlink()
+    return data["runs"][0]["said"][-1]["class"] == data["targets"][-1]
+
+
+def page():
+    """For each model how many pairs of all seeds it is right about, beside what theory says of Dyck words."""
+    head, names, *lines = KEPT.read_text().splitlines()
+    theory, groups, _ = zoo.read_theory()
+    models = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+    says = zoo.verdicts(theory["dyck"], groups, models)
+    rows = []
+    for model in models:
+        of = [list(map(int, line.split("\t")[2:])) for line in lines if line.split("\t")[0] == model]
+        rows.append([zoo.shown(model), says[model] or "not known", *map(sum, zip(*of))])
+    seeds = len(lines) // len(models)
+    head_row = ["model", "theory", *(f"{8 + 8 * int(n)} tokens" for n in names.split("\t")[2:])]
+    return f"{table(head_row, rows)}\n\n*`scripts/crossing.py`, of {PAIRS * seeds} pairs; {head.removeprefix('# ')}.*\n"
+
+
+if __name__ == "__main__":
+    main()
