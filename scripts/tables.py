@@ -386,6 +386,8 @@ ENTRIES = {
     "zoo-recall": Entry(ZOO_PAGE, "recall by ten rules of equal size", hours=1.5, marks="recall.py writes from here",
         command="cargo build --release --example recall && scripts/recall.py run && scripts/recall.py table --write",
         small="cargo build --release --example recall && scripts/recall.py run --quick --out target/reproduce/recall"),
+    "zoo-crossing": Entry(ZOO_PAGE, "brackets that cross, put to the runs of Dyck", hours=1.3, marks="crossing.py writes from here",
+        command="scripts/zoo.py run dyck && scripts/crossing.py run && scripts/crossing.py table --write"),
     "zoo-helped": Entry(ZOO_PAGE, "parity by a curriculum, or with noise", [f"zoo-helped-{m}-{i}" for m in HELPED for i in range(len(HELPS))], zoo_helped),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
