@@ -6,7 +6,7 @@
 
 A pair is a word w = X1 Y1 Z X2 Y2 Z and a word v = X1 Y2 Z X2 Y1 Z, where X1 = ( U [ U, X2 = [ U ( U, Y1 = ) V ] and Y2 = ] V ),
 with any two types of brackets, and U, V and Z are runs of N tokens of short pairs such as [](){}. In v all is closed in its
-order, in w no closing bracket fits; each type of bracket opens and closes as often, and each place has the same neighbours.
+order, in w no closing bracket fits; each bracket is there as often, and each place of w has the neighbours of one of v.
 A model is right about a pair if it says so at the end of both. How many pairs of PAIRS goes to
 docs/zoo_results/crossing/pairs.tsv, a line a run.
 
