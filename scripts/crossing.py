@@ -3,6 +3,7 @@
 
     scripts/crossing.py run              ask the runs of `scripts/zoo.py run dyck`; a quarter of a core-hour
     scripts/crossing.py table [--write]  print the table, or put it into docs/zoo_results.md
+    scripts/crossing.py mistakes         where the words of training go wrong, of 4,000 drawn; a second
 
 A pair is a word w = X1 Y1 Z X2 Y2 Z and a word v = X1 Y2 Z X2 Y1 Z, where X1 = ( U [ U, X2 = [ U ( U, Y1 = ) V ] and Y2 = ] V ),
 with any two types of brackets, and U, V and Z are runs of N tokens of short pairs such as [](){}. In v all is closed in its
@@ -36,7 +37,7 @@ PAIRS = 10
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("what", choices=["run", "table", "mistakes"])
     parser.add_argument("--out", type=Path, default=zoo.ROOT / "runs" / "zoo", help="of run: that of zoo.py [default: runs/zoo]")
     parser.add_argument("--program", default=os.environ.get("TAPEZOO") or zoo.ROOT / "target" / "release" / "tapezoo",
                         help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
@@ -44,6 +45,8 @@ def main():
     args = parser.parse_args()
     if args.what == "run":
         run(args.out / "dyck" / "final", args.program)
+    elif args.what == "mistakes":
+        mistakes(args.program)
     elif args.write:
         insert(f"{zoo.KEPT}.md", "crossing.py", page())
     else:
@@ -94,6 +97,28 @@ def answered(run, program, word):
     for ending in ".html", ".json", ".safetensors":
         page.with_suffix(ending).unlink()
     return data["runs"][0]["said"][-1]["class"] == data["targets"][-1]
+
+
+def mistakes(program):
+    """How far the first bracket that does not fit stands behind the one that it would have to close, in drawn words."""
+    flags = "dyck --show 4000 --types 3 --depth 3 --train-len 16".split()
+    said = subprocess.run([program, *flags], check=True, capture_output=True, text=True).stdout
+    drawn = [word for word in map(str.split, said.splitlines()) if word and set(word) <= set(OPEN + CLOSE)]
+    none, beside, apart = 0, 0, 0
+    for word in drawn:
+        opened = []
+        for at, bracket in enumerate(word):
+            if bracket in OPEN:
+                opened.append(at)
+                continue
+            if not opened:
+                none += 1
+                break
+            begin = opened.pop()
+            if OPEN.index(word[begin]) != CLOSE.index(bracket):
+                beside, apart = (beside + 1, apart) if at == begin + 1 else (beside, apart + 1)
+                break
+    print(f"of {len(drawn)} words {none + beside + apart} have a mistake: {none} close nothing, {beside} right behind an opening bracket, {apart} further on")
 
 
 def page():

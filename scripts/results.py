@@ -44,6 +44,7 @@ class Results:
             return f.read().splitlines()
 
     def origin(self):
+        """The commit, the processor and the days of these runs."""
         return origin(self.path, self.made_by())
 
     def evaluations(self, run):

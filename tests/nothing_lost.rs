@@ -286,7 +286,8 @@ fn without_a_directory_a_signal_prints_what_is_finished() {
         thread::sleep(until);
         signalled(child, "-TERM")
     });
-    let (status, table, said, took) = ended.into_iter().find(|(.., said, _)| said.contains("1 of 2")).unwrap();
+    let (status, table, said, took) =
+        ended.into_iter().find(|(.., said, _)| said.contains("1 of 2")).expect("no short run was over");
     assert_eq!(status, Some(143), "{said}");
     says(&said, &["error: SIGTERM: 1 of 2 runs are finished", "nothing is kept of the others without --out"]);
     assert!(table.starts_with("model") && table.contains("\nlstm ") && !table.contains("gpt"), "{table}");
