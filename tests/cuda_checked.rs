@@ -14,7 +14,7 @@ fn every_kernel_passes_the_checks() {
 }
 
 #[test]
-#[ignore = "a minute or two; .ci/run does it"]
+#[ignore = "minutes; .ci/kernels runs it"]
 fn every_type_and_size_passes_the_checks() {
     check(|_| true, &[]);
 }

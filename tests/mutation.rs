@@ -2,8 +2,8 @@
 //!
 //! The emulator runs a kernel without one `__syncthreads()` or `__syncwarp()` (`TAPEZOO_EMU_WITHOUT=FILE:LINE`);
 //! nothing is recompiled. With its checks on, the tests of the ops that use the file run as separate processes, and one
-//! of them must fail. The list: `cargo test --test mutation -- --ignored --nocapture`, of one file with
-//! `TAPEZOO_BARRIERS=selective.cu`, and of every fourth one, from the second on, with `TAPEZOO_BARRIERS_PART=1/4`.
+//! of them must fail. The list: `cargo test --test mutation -- --ignored --nocapture`, of some files with
+//! `TAPEZOO_BARRIERS=selective.cu,fade.cuh`, and of every fourth one, from the second on, with `TAPEZOO_BARRIERS_PART=1/4`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -141,7 +141,7 @@ fn every_barrier_is_needed() {
     }
     let (tests, mut all) = (kernel_tests(), barriers());
     let only = std::env::var("TAPEZOO_BARRIERS").unwrap_or_default();
-    all.retain(|barrier| barrier.place.contains(&only));
+    all.retain(|barrier| only.split(',').any(|file| barrier.place.contains(file)));
     if let Ok(part) = std::env::var("TAPEZOO_BARRIERS_PART") {
         let parsed = part.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         let (first, of): (usize, usize) =

@@ -2,7 +2,7 @@
 //! without spills to memory, and a table lists its registers and shared memory.
 //!
 //! It takes minutes: `cargo test --test nvrtc -- --ignored`. Where NVRTC is not found it says so and passes. It is
-//! looked for in the directories of `TAPEZOO_CUDA_LIBS`, in `target/nvrtc` (where `.ci/run` puts pip's package) and in
+//! looked for in the directories of `TAPEZOO_CUDA_LIBS`, in `target/nvrtc` (where `.ci/kernels` puts pip's package) and in
 //! the active Python environment. The table is written to `target/nvrtc.txt`.
 
 #![allow(clippy::unwrap_used)]
@@ -194,7 +194,7 @@ fn objections(u: &Use) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "minutes; .ci/run runs it"]
+#[ignore = "minutes; .ci/kernels runs it"]
 fn every_kernel_compiles_and_fits() {
     if !load() {
         return skipped("NVRTC was not found, so it compiled no kernel (pip install nvidia-cuda-nvrtc==13.0.88)");
@@ -248,7 +248,7 @@ fn every_kernel_compiles_and_fits() {
 
 /// A device that is newer than NVRTC has a driver that compiles text.
 #[test]
-#[ignore = "needs NVRTC; .ci/run runs it"]
+#[ignore = "needs NVRTC; .ci/kernels runs it"]
 fn a_device_gets_machine_code_or_text() {
     if !load() {
         return skipped("NVRTC was not found");
@@ -264,7 +264,7 @@ fn a_device_gets_machine_code_or_text() {
 
 /// The machine code that a device gets has the kernel that it asked for, and no other.
 #[test]
-#[ignore = "needs NVRTC; .ci/run runs it"]
+#[ignore = "needs NVRTC; .ci/kernels runs it"]
 fn of_a_file_one_kernel_is_compiled() {
     if !load() {
         return skipped("NVRTC was not found");
