@@ -1,9 +1,9 @@
 //! The expressivity of mixers, independent of training: hand-set weights that compute parity without an error at T =
 //! 100,000 in single precision, in every form and token by token (delta rules, Titans, RWKV-7, Mamba, Mamba-2, PaTH,
 //! LSTM, sLSTM); and the same weights failing where eigenvalues cannot be negative. RWKV-7 as released and Mamba-3 flip
-//! a state that fades. DeltaProduct with two Householder matrices per token and Mamba-3 count modulo three. RWKV-7 follows
-//! the swaps of S5; DeltaNet does for thousands of tokens, and DeltaProduct A5. S4D and LMU see through a window, which a
-//! memory that only fades cannot; the LRU tells even positions from odd ones.
+//! a state that fades. DeltaProduct with two Householder matrices per token and Mamba-3 count modulo three. Delta rules
+//! follow the swaps of S5 by one reflection a token, and A5 by two. S4D and LMU see through a window, which a memory that
+//! only fades cannot; the LRU tells even positions from odd ones.
 
 #![allow(clippy::unwrap_used)]
 
