@@ -13,7 +13,6 @@ docs/zoo_results/crossing/pairs.tsv, a line a run.
 
     scripts/zoo.py run dyck && scripts/crossing.py run && scripts/crossing.py table --write
 """
-import argparse
 import json
 import os
 import random
@@ -21,11 +20,10 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 sys.dont_write_bytecode = True
 import zoo
-from marks import insert, table
+from marks import table
 from results import Results, build
 
 KEPT = zoo.KEPT / "crossing" / "pairs.tsv"
@@ -36,21 +34,13 @@ PAIRS = 10
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table", "mistakes"])
-    parser.add_argument("--out", type=Path, default=zoo.ROOT / "runs" / "zoo", help="of run: that of zoo.py [default: runs/zoo]")
-    parser.add_argument("--program", default=os.environ.get("TAPEZOO") or zoo.ROOT / "target" / "release" / "tapezoo",
-                        help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
-    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
-    args = parser.parse_args()
+    args = zoo.asked_for(__doc__, ["run", "table", "mistakes"]).parse_args()
     if args.what == "run":
         run(args.out / "dyck" / "final", args.program)
     elif args.what == "mistakes":
         mistakes(args.program)
-    elif args.write:
-        insert(f"{zoo.KEPT}.md", "crossing.py", page())
     else:
-        print(page())
+        zoo.show("crossing.py", page(), args.write)
 
 
 def words(rng, n):

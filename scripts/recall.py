@@ -9,14 +9,11 @@ command goes on where an earlier one was stopped, and the accuracies go to docs/
 
     cargo build --release --example recall && scripts/recall.py run && scripts/recall.py table --write
 """
-import argparse
-import os
 import sys
-from pathlib import Path
 
 sys.dont_write_bytecode = True
 import zoo
-from marks import insert, table
+from marks import table
 
 CONFIG = zoo.ROOT / "examples" / "recall.toml"
 KEPT = zoo.KEPT / "recall"
@@ -38,24 +35,13 @@ RULES = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--out", type=Path, default=zoo.ROOT / "runs" / "recall", help="of run: where the runs go [default: runs/recall]")
-    parser.add_argument("--program", default=os.environ.get("RECALL") or zoo.ROOT / "target" / "release" / "examples" / "recall",
-                        help="the example [default: $RECALL, else target/release/examples/recall]")
-    parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
-    parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
-    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
-    args = parser.parse_args()
-    if args.what == "run":
-        for size in SIZES:
-            for pairs in PAIRS:
-                head, name = TASK.format(size=size, pairs=pairs), f"{size * size}-{pairs}"
-                zoo.train(head, CONFIG.read_text(), args.out / name, KEPT / f"{name}.tsv", args)
-    elif args.write:
-        insert(f"{zoo.KEPT}.md", "recall.py", page())
-    else:
-        print(page())
+    args = zoo.asked_for(__doc__, ["run", "table"], "recall", ("RECALL", "examples/recall"), trains=True).parse_args()
+    if args.what == "table":
+        return zoo.show("recall.py", page(), args.write)
+    for size in SIZES:
+        for pairs in PAIRS:
+            head, name = TASK.format(size=size, pairs=pairs), f"{size * size}-{pairs}"
+            zoo.train(head, CONFIG.read_text(), args.out / name, KEPT / f"{name}.tsv", args)
 
 
 def page():

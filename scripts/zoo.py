@@ -44,15 +44,8 @@ SIGNS = {"can": "✓", "cannot": "✗", None: "?"}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
+    parser = asked_for(__doc__, ["run", "table"], trains=True)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of run: {', '.join(TASKS)} [default: all]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo", help="of run: where the runs go [default: runs/zoo]")
-    parser.add_argument("--program", default=os.environ.get("TAPEZOO") or ROOT / "target" / "release" / "tapezoo",
-                        help="tapezoo [default: $TAPEZOO, else target/release/tapezoo]")
-    parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
-    parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
-    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
     args = parser.parse_args()
     for task in args.tasks:
         if task not in TASKS:
@@ -64,10 +57,31 @@ def main():
             run(task, args)
     elif args.tasks or args.quick:
         parser.error("table takes no tasks and no --quick: it has what docs/zoo_results/ has")
-    elif args.write:
-        insert(f"{KEPT}.md", "zoo.py", page())
     else:
-        print(page())
+        show("zoo.py", page(), args.write)
+
+
+def asked_for(doc, what, out="zoo", program=("TAPEZOO", "tapezoo"), trains=False):
+    """The arguments of this script and of its sisters, recall.py, crossing.py and swaps.py."""
+    variable, path = program
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=what)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / out, help=f"of run: where the runs are [default: runs/{out}]")
+    parser.add_argument("--program", default=os.environ.get(variable) or ROOT / "target" / "release" / path,
+                        help=f"the program [default: ${variable}, else target/release/{path}]")
+    parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
+    if trains:
+        parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
+        parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
+    return parser
+
+
+def show(script, text, write):
+    """Print a part of docs/zoo_results.md, or put it between the marks of its script."""
+    if write:
+        insert(f"{KEPT}.md", script, text)
+    else:
+        print(text)
 
 
 def run(task, args):
