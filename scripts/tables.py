@@ -41,6 +41,7 @@ RUNS = {
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     "state-arithmetic": (6, "state-tracking --task modular_arithmetic --preset reduced"),
     "state-arithmetic-1": (1, "state-tracking --task modular_arithmetic --preset reduced --models delta_net_signed --seed 1"),
+    "state-arithmetic-slstm": (3, "state-tracking --task modular_arithmetic --preset reduced --models slstm --seed 1 --seeds 3"),
     "state-brackets": (6, "state-tracking --task modular_arithmetic_with_brackets --preset reduced"),
     "state-brackets-mult": (6, "state-tracking --task modular_arithmetic_with_brackets --mult --preset reduced"),
     "state-a5": (0.5, f"state-tracking --task a5 {GROUP}"),
@@ -220,8 +221,8 @@ def state_smoothing(parity, others):
                  [[what, each(r.values(m, "scaled", "40-256")), each(r.values(m, "scaled", 256))] for what, r, m in rows])
 
 
-def state_arithmetic(ours, more):
-    seeds = lambda m, n: each(ours.values(m, "scaled", n) + (more.values(m, "scaled", n) if n == "40-256" else []))
+def state_arithmetic(*ours):
+    seeds = lambda m, n: each(sum((of.values(m, "scaled", n) for of in ours), []))
     rows = [["constant predictor", "0.009", "", "", ""]]
     rows += [[PARITY[m][0], *about, seeds(m, "40-256"), seeds(m, "3-40")] for m, about in ARITHMETIC.items()]
     return table(["model", "best, published", "median, published", "reduced, 40-256", "reduced, 3-40"], rows)
@@ -380,14 +381,16 @@ ENTRIES = {
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
     "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="parity --models tree > docs/zoo.svg; tests/cli.rs compares"),
     "zoo-list": Entry("docs/zoo.md", "the list of models", command="parity --models list; tests/cli.rs compares"),
-    "zoo-results": Entry(ZOO_PAGE, "who can do what, over the whole zoo", hours=11, marks="zoo.py writes from here",
-        command="scripts/zoo.py run parity s3 count3 count5 dyck window match mqar && scripts/zoo.py table --write",
+    "zoo-results": Entry(ZOO_PAGE, "who can do what, over the whole zoo", hours=13, marks="zoo.py writes from here",
+        command="scripts/zoo.py run parity s3 count3 count5 s5_swaps dyck window match mqar && scripts/zoo.py table --write",
         small="scripts/zoo.py run parity --quick --out target/reproduce/zoo"),
     "zoo-recall": Entry(ZOO_PAGE, "recall by ten rules of equal size", hours=1.5, marks="recall.py writes from here",
         command="cargo build --release --example recall && scripts/recall.py run && scripts/recall.py table --write",
         small="cargo build --release --example recall && scripts/recall.py run --quick --out target/reproduce/recall"),
     "zoo-crossing": Entry(ZOO_PAGE, "brackets that cross, put to the runs of Dyck", hours=1.3, marks="crossing.py writes from here",
         command="scripts/zoo.py run dyck && scripts/crossing.py run && scripts/crossing.py table --write"),
+    "zoo-swaps": Entry(ZOO_PAGE, "the reflections that were learned for swaps of S5", hours=2, marks="swaps.py writes from here",
+        command="scripts/zoo.py run s5_swaps && scripts/swaps.py run && scripts/swaps.py table --write"),
     "zoo-helped": Entry(ZOO_PAGE, "parity by a curriculum, or with noise", [f"zoo-helped-{m}-{i}" for m in HELPED for i in range(len(HELPS))], zoo_helped),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
@@ -403,7 +406,7 @@ ENTRIES = {
     "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
     "state-beta": Entry(STATE, "1 - β in trained DeltaNets", ["state-parity", "state-smoothing"], state_beta,
         pages=[f"--checkpoint {{runs}}/{run} --len 255" for _, run in BETA]),
-    "state-arithmetic": Entry(STATE, "arithmetic without brackets", ["state-arithmetic", "state-arithmetic-1"], state_arithmetic),
+    "state-arithmetic": Entry(STATE, "arithmetic without brackets", ["state-arithmetic", "state-arithmetic-1", "state-arithmetic-slstm"], state_arithmetic),
     "state-brackets": Entry(STATE, "arithmetic with brackets", ["state-brackets", "state-brackets-mult"], state_brackets),
     "state-a5": Entry(STATE, "products in A5", ["state-a5"], state_a5,
         figures=[drawn("state_a5_accuracy.svg", "state-a5", list(GROUP_MODELS), "accuracy", "A5: accuracy over evaluation length", GROUP_MODELS)]),
