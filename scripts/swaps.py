@@ -68,17 +68,14 @@ def dot(a, b):
 def heads(seen, block):
     """Keys and beta at each place, of each head, step and memory of a block: [(keys, betas)]."""
     name = f"run1.blocks.{block}.mixer."
+    # RWKV-7 erases under a κ what it finds under κ.
     erases = name + "minus kappa" in seen.about
-    k = seen.tensor(name + ("minus kappa" if erases else "k"))
-    width = seen.about[name + ("minus kappa" if erases else "k")]["shape"][-1]
-    cut = lambda row, i: row[i * width : (i + 1) * width]
+    of = name + ("minus kappa" if erases else "k")
+    k, other, width = seen.tensor(of), seen.tensor(name + ("a kappa" if erases else "beta")), seen.about[of]["shape"][-1]
     for i in range(len(k[0]) // width):
-        keys = [cut(row, i) for row in k]
-        if erases:  # RWKV-7 erases under a κ what it finds under κ
-            erased = [cut(row, i) for row in seen.tensor(name + "a kappa")]
-            yield keys, [-dot(a, b) for a, b in zip(keys, erased)]
-        else:
-            yield keys, [row[i] for row in seen.tensor(name + "beta")]
+        cut = lambda rows: [row[i * width : (i + 1) * width] for row in rows]
+        keys = cut(k)
+        yield keys, [-dot(a, b) for a, b in zip(keys, cut(other))] if erases else [row[i] for row in other]
 
 
 def closest(seen):

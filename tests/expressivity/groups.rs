@@ -158,7 +158,7 @@ fn one_reflection_a_token_follows_the_swaps_of_s5() {
     for name in ["delta_net", "gated_delta_net", "kda", "mom", "rwkv7"] {
         let c = if name == "rwkv7" { 1.0 / 1024.0 } else { f64::from(BIG) };
         for thing in 0..5 {
-            // One of them for as long as parity is tracked; the others are the same kernels.
+            // DeltaNet for as long as it tracks parity; a tenth of that for the other mixers and things.
             let tokens = if name == "delta_net" && thing == 0 { &tokens } else { &tokens[..LONG / 10] };
             let q = pairs(&[thing]);
             let places = places(&keys, &q, tokens, 10);
