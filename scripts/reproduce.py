@@ -13,7 +13,7 @@ from glob import glob
 
 import zoo
 from marks import insert, parts
-from results import Kept, Page, Results, build, figure
+from results import Kept, Page, Results, SoFar, build, figure
 from tables import BY_HAND, ENTRIES, FIGURES, RUNS
 
 PROGRAM = os.path.abspath(os.environ.get("TAPEZOO") or "target/release/tapezoo")
@@ -66,16 +66,23 @@ def stamp_of_rows(name, data):
 
 
 def results(entry, root, small, more):
-    """The results of an entry's runs. Rows that are kept, each by its own build, come from their files if --kept says so."""
-    found = []
-    for run in entry.runs:
-        file = f"{KEPT}/{run}.json"
-        if entry.rows and KEEP and not small and os.path.exists(file) and not os.path.exists(f"{root}/{run}"):
-            found.append(Kept(file))
-            continue
-        found.append(tapezoo(root, run, more))
-        if entry.rows and not small:
-            found[-1].keep(file)
+    """The results of an entry's runs."""
+    if small or not entry.rows:
+        return [tapezoo(root, run, more) for run in entry.runs]
+    return [found for run in entry.runs if (found := row(root, run, more))]
+
+
+def row(root, run, more):
+    """The results of a run that is a row, each row by its own build: with --kept from its file, if nothing newer is there.
+    With --so-far no row is trained: a run that was interrupted counts as far as it got, and one that is not there has no row."""
+    path, file = f"{root}/{run}", f"{KEPT}/{run}.json"
+    if KEEP and os.path.exists(file) and not os.path.exists(path):
+        return Kept(file)
+    if not SO_FAR or Results.finished(path):
+        found = tapezoo(root, run, more)
+    elif not os.path.exists(f"{path}/config.toml") or not (found := SoFar(path)).runs:
+        return Kept(file) if os.path.exists(file) else None
+    found.keep(file)
     return found
 
 
@@ -175,7 +182,7 @@ def listing():
 
 
 def main():
-    global JOBS, KEEP
+    global JOBS, KEEP, SO_FAR
     parser = argparse.ArgumentParser(description="Tables and figures of the documents; see reproduce.sh.")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true")
@@ -184,8 +191,9 @@ def main():
     parser.add_argument("--runs", default="runs/reproduce")
     parser.add_argument("--jobs")
     parser.add_argument("--kept", action="store_true")
+    parser.add_argument("--so-far", action="store_true")
     options = parser.parse_args()
-    KEEP = options.kept
+    KEEP, SO_FAR = options.kept or options.so_far, options.so_far
     JOBS = ["--jobs", options.jobs] if options.jobs else []
     if options.list:
         return listing()

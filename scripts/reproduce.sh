@@ -9,6 +9,7 @@
 # Runs stay in runs/reproduce/ (--runs DIR). One that is there already is not repeated, so that a table can be written anew
 # without training; one that was interrupted goes on. Runs of different builds in one table are refused, but for tables of
 # which each row names its own: their rows are kept in docs/results/, and --kept trains only those that are not there.
+# --so-far trains none: rows of runs that were interrupted have the step that they got to.
 # TAPEZOO=FILE takes a program that is built already; --jobs N as in `tapezoo train`.
 set -euo pipefail
 case ${1---help} in -h | --help)

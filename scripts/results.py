@@ -73,6 +73,22 @@ class Results:
         os.replace(f"{file}.tmp", file)
 
 
+class SoFar(Results):
+    """The runs in a directory as far as they got: each with the scores of its last evaluation, and the step of it."""
+
+    def __init__(self, path):
+        self.path = path
+        with open(f"{path}/config.toml", "rb") as f:
+            config = tomllib.load(f)
+        names = [{"model": m, "seed": config["seed"] + i} for m in config["models"] for i in range(config["seeds"])]
+        self.runs = [{**run, **self.evaluations(run)[-1], "steps": self.evaluations(run)[-1]["step"]} for run in names if self.evaluations(run)]
+
+    def evaluations(self, run):
+        if not os.path.exists(f"{self.path}/{run['model']}-seed{run['seed']}/metrics.jsonl"):
+            return []
+        return super().evaluations(run)
+
+
 class Kept(Results):
     """The runs in a file that `keep` wrote."""
 

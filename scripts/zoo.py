@@ -8,7 +8,7 @@
 RATES, and keeps the rate with the highest mean accuracy over the lengths; then it trains from seeds 0, 1 and 2 with that
 rate. Both steps leave ordinary run directories, OUT/TASK/choose and OUT/TASK/final. The same command goes on where an
 earlier one was stopped or killed. When a task has all its runs, their accuracies go to docs/zoo_results/TASK.tsv; of Dyck,
-the recalls.
+the recalls. Of in-context languages the total variation distances go to docs/zoo_results/languages/tvd.tsv.
 
 `table` has the tasks with such a file, beside what theory says (scripts/zoo_theory.toml): medians and ranges over the
 seeds. A run that diverged counts as an accuracy of 0.
@@ -38,6 +38,10 @@ CHOOSING_SEED = 100
 SEEDS = 3
 # Of Dyck's targets nine in ten are 0: its recall is the mean over both classes.
 SCORES = {"dyck": "recall"}
+# A second score, and its file.
+SECOND = {"icll": ("tvd", KEPT / "languages" / "tvd.tsv")}
+# What a run that diverged has, at every length.
+WORST = {"tvd": 1.0}
 # A task is solved at eight times the length that it was learned at, if the median has an error in 20 or less there.
 DOES = 0.95
 SIGNS = {"can": "✓", "cannot": "✗", None: "?"}
@@ -59,6 +63,7 @@ def main():
         parser.error("table takes no tasks and no --quick: it has what docs/zoo_results/ has")
     else:
         show("zoo.py", page(), args.write)
+        show("zoo.py, task by task,", details(), args.write)
 
 
 def asked_for(doc, what, out="zoo", program=("TAPEZOO", "tapezoo"), trains=False):
@@ -87,11 +92,12 @@ def show(script, text, write):
 def run(task, args):
     """Both steps of one task."""
     head, models = ((CONFIGS / f"{name}.toml").read_text() for name in (task, "models"))
-    train(head, models, args.out / task, KEPT / f"{task}.tsv", args, SCORES.get(task, "accuracy"))
+    train(head, models, args.out / task, KEPT / f"{task}.tsv", args, SCORES.get(task, "accuracy"), SECOND.get(task))
 
 
-def train(head, models, at, file, args, what="accuracy"):
-    """Choose the rates of the models on the task that `head` sets, train them, and keep their scores in a file."""
+def train(head, models, at, file, args, what="accuracy", second=None):
+    """Choose the rates of the models on the task that `head` sets, train them, and keep their scores in a file; a second
+    score, by which nothing is chosen, in its own."""
     at.mkdir(parents=True, exist_ok=True)
     if args.quick:
         head = re.sub(r"(?m)^(steps|curriculum|eval_batches) = .*\n", "", head) + "steps = 20\neval_batches = 1\n"
@@ -110,7 +116,7 @@ def train(head, models, at, file, args, what="accuracy"):
     else:
         write(config, text)
         call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs], [final])
-    if not args.quick:
+    for what, file in [] if args.quick else [(what, file), *([second] if second else [])]:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(file, kept(final, what))
 
@@ -123,7 +129,7 @@ def kept(path, what):
     lines = [f"# {build(path, results.made_by())}", "\t".join(["model", "learning rate", "seed", *map(str, lengths)])]
     for model in config["models"]:
         for run in sorted((r for r in results.runs if r["model"] == model), key=lambda r: r["seed"]):
-            scores = [run.get(what, {}).get(str(n), 0.0) for n in lengths]
+            scores = [run.get(what, {}).get(str(n), WORST.get(what, 0.0)) for n in lengths]
             lines.append("\t".join(map(str, [model, config["per_model"][model]["lr"], run["seed"], *scores])))
     return "\n".join(lines) + "\n"
 
@@ -177,34 +183,45 @@ class Learned:
     def detail(self):
         """The task at every length."""
         rows = [[shown(m), self.says[m] or "not known", self.rates[m], *(spread(self.values(m, n)) for n in self.lengths)] for m in self.models]
-        return f"### {self.title}\n\n{' '.join(self.why.split())}\n\n{table(['model', 'theory', 'learning rate', *self.lengths], rows)}"
+        text = table(["model", "theory", "learning rate", *self.lengths], rows)
+        return f"### {self.title}\n\n{' '.join(self.why.split())}\n\n{text}\n\n*`scripts/zoo.py`; {self.build}.*"
 
 
-def page():
-    """All tables, of the tasks that have all their runs."""
+def learned():
+    """The tasks that have all their runs, the models, and the sizes of their states."""
     theory, groups, state = read_theory()
     models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
     files = {task: KEPT / f"{task}.tsv" for task in theory}
-    tasks = [Learned(file.read_text(), theory[task], groups, models) for task, file in files.items() if file.exists()]
+    return [Learned(file.read_text(), theory[task], groups, models) for task, file in files.items() if file.exists()], models, state
+
+
+def details():
+    """A table for each task."""
+    return "\n\n".join(t.detail() for t in learned()[0]) + "\n"
+
+
+def page():
+    """The table over all tasks, and which models are of which kind."""
+    tasks, models, state = learned()
     parts = [table(["model", "state", *(t.title for t in tasks)], [[shown(m), state[base(m)], *(t.cell(m) for t in tasks)] for m in models])]
-    parts.append("\n".join(f"- {t.title}: {t.build}." for t in tasks))
     known = sum(word is not None for t in tasks for word in t.says.values())
     for word, does in ("can", True), ("can", False), ("cannot", True), ("cannot", False):
         found = [(t, t.kind(word, does)) for t in tasks]
         if word == "cannot" and not does:
-            said = [f"{t.title}: {below(t, models)}" for t, models in found if models]
+            said = [f"- {t.title}: {below(t, models)}." for t, models in found if models]
         else:
-            said = [f"{t.title}: {t.names(models)}" for t, models in found if models]
-        title = f"**{word.capitalize()} and {'does' if does else 'does not'}**"
-        parts.append(f"{title} ({sum(len(models) for _, models in found)} of {known}): {'; '.join(said) or 'none'}.")
-    return "\n\n".join(parts + [t.detail() for t in tasks])
+            said = [f"- {t.title}: {t.names(models)}." for t, models in found if models]
+        title = f"**{word.capitalize()} and {'does' if does else 'does not'}**, {sum(len(models) for _, models in found)} of {known}:"
+        parts.append("\n".join([title, "", *(said or ["- none."])]))
+    parts.append(f"*`scripts/zoo.py`; {'; '.join(f'{t.title}: {t.build}' for t in tasks)}.*")
+    return "\n\n".join(parts) + "\n"
 
 
 def below(task, models):
     """How close the models come that do not solve a task: the best of them, and how many learned it at the shortest length."""
     short = task.lengths[0]
     learned = sum(task.median(m, short) >= DOES for m in models)
-    return f"{len(models)}, the best of them {task.names([max(models, key=task.median)])}; {learned} of them have {DOES} and more at {short}"
+    return f"{len(models)}, the best of them {task.names([max(models, key=task.median)])}; with {DOES} and more at {short}: {learned}"
 
 
 def read_theory():
