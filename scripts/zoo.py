@@ -22,6 +22,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -183,8 +184,9 @@ class Learned:
     def detail(self):
         """The task at every length."""
         rows = [[shown(m), self.says[m] or "not known", self.rates[m], *(spread(self.values(m, n)) for n in self.lengths)] for m in self.models]
+        why = textwrap.fill(" ".join(self.why.split()), 128, break_on_hyphens=False)
         text = table(["model", "theory", "learning rate", *self.lengths], rows)
-        return f"### {self.title}\n\n{' '.join(self.why.split())}\n\n{text}\n\n*`scripts/zoo.py`; {self.build}.*"
+        return f"### {self.title}\n\n{why}\n\n{text}\n\n*`scripts/zoo.py`; {self.build}.*"
 
 
 def learned():
