@@ -28,7 +28,7 @@ HELPS = {
 }
 # The models of the published protocol of parity with the minutes of one core that they take, and of arithmetic, where a step
 # takes as long and there are five times as many.
-REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 100, "delta_net": 100, "gpt": 100, "mlstm": 100, "mamba": 100}
+REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 102, "gpt": 100, "mlstm": 100, "mamba": 100}
 REPO_ARITHMETIC = {m: 5 * minutes for m, minutes in REPO.items()}
 RUNS = {
     "readme": (0.7, "parity"),
@@ -422,7 +422,7 @@ ENTRIES = {
     "mixers-rotation": Entry(MIXERS, "DeltaProduct: a rotation", write=mixers_rotation, check=0.05,
         pages=["--model delta_product:eigenvalues=-1..1 --task s3 --steps 5000"]),
     "mixers-figures": Entry(MIXERS, "figures/mixer_*.png; needs Node, Chromium, STIX fonts and pngquant", hours=0.05, command="scripts/mixer_figures.sh",
-        write=lambda: "Its figures are made at once, by a browser:"),
+        write=lambda: "One script makes all figures of this page in a browser:"),
     "state-parity": Entry(STATE, "parity, reduced preset", ["state-parity"], state_parity),
     "state-repo": Entry(STATE, "parity as published: 20,000 steps of 256", [f"state-repo-{m}" for m in REPO], state_repo, rows=True),
     "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
