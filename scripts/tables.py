@@ -74,6 +74,7 @@ RUNS = {
     "poster-x4-128": (13, f"parity --config {POSTER}/explain_4_width.toml --width 128 --mlp 256 --steps 2000 --seeds 3"),
     "poster-wide-f32": (1.5, f"parity --config {POSTER}/explain_4_width.toml {WIDE} --eval-lens 80,96,112,128,256"),
     "poster-wide-f64": (9, f"parity --config {POSTER}/explain_4_width.toml {WIDE} --eval-lens 640,768,896,1024,2048 --dtype f64"),
+    "poster-x5-lru": (16, f"mqar --config {POSTER}/explain_5_lru.toml"),
     "poster-x5-zeros": (0.1, f"mqar --config {POSTER}/explain_5_mqar.toml --models lstm --steps 10000"),
     "poster-x5-all": (0.6, f"mqar --config {POSTER}/explain_5_mqar.toml --all-queries --train-len 10 --eval-lens 10 --steps 10000"),
     "poster-x5-ids": (0.5, f"mqar --config {POSTER}/explain_5_ids.toml --steps 10000"),
@@ -321,13 +322,22 @@ def poster_dyck(ours):
 
 
 def poster_mqar(ours):
-    models, steps = ("delta_net", "lstm", "mamba", "linear_transformer", "gpt", "quasi_lstm", "lru"), (5000, 10000, 20000, 40000)
+    models = ("delta_net", "lstm", "mamba", "linear_transformer", "gpt", "quasi_lstm", "lru")
+    return by_steps([(NAMES[m], ours, m) for m in models if any(run["model"] == m for run in ours.runs)])
+
+
+def by_steps(models):
+    """Rows of (name, results, model): MQAR at length 8 while training, and how many seeds have solved it in the end."""
     rows = []
-    for m in (m for m in models if any(run["model"] == m for run in ours.runs)):
+    for name, ours, m in models:
         last = ours.values(m, "accuracy", 8)
         solved = f"{sum(v >= 0.99 for v in last)} of {len(last)}"
-        rows.append([NAMES[m], *(spread(ours.values(m, "accuracy", 8, s)) for s in steps), solved])
+        rows.append([name, *(spread(ours.values(m, "accuracy", 8, s)) for s in (5000, 10000, 20000, 40000)), solved])
     return table(["model", "5,000 steps", "10,000", "20,000", "40,000", "seeds at 0.99"], rows)
+
+
+def poster_x5_lru(published, changed):
+    return by_steps([("as published", published, "lru"), ("LayerNorm", changed, "lru_layer_norm"), ("state from zeros", changed, "lru_zeros")])
 
 
 def poster_wide(single, double):
@@ -461,6 +471,7 @@ ENTRIES = {
     "poster-wide": Entry(POST, "explanation 4: a wide DeltaNet in f32 and f64", ["poster-wide-f32", "poster-wide-f64"], poster_wide),
     "poster-x5": Entry(POST, "explanation 5: MQAR", ["poster-mqar", "poster-x5-zeros", "poster-x5-all", "poster-x5-ids", "poster-x5-wide"], poster_x5,
         figures=[drawn("poster_x5_mqar.svg", "poster-x5-wide", FIVE, "accuracy-at-8", "MQAR at the published size, width 32: accuracy")]),
+    "poster-x5-lru": Entry(POST, "explanation 5: LRU on MQAR", ["poster-mqar-slow", "poster-x5-lru"], poster_x5_lru),
     "race": Entry("docs/performance.md", "steps beside PyTorch and JAX", command="scripts/race.py --write", hours=1.5, marks="race.py writes from here",
         small="scripts/race.py --cells T32 --models lstm --rounds 1"),
     "scaling": Entry("docs/performance.md", "lengths to 65,536; figures/scaling_*.svg", command="scripts/scaling.sh", hours=0.3, marks="scaling.sh writes from here"),
