@@ -58,8 +58,9 @@ pub const THEORY: [Theory; 12] = [
     },
     Theory {
         mixers: &["delta_net", "gated_delta_net", "kda", "mom"],
-        why: "One token's transition has real eigenvalues, so that counting modulo three takes it two tokens or two \
-              layers: two reflections in turn rotate. The test of DeltaProduct shows the rotation within one token.",
+        why: "One token's transition has real eigenvalues, and ones repeat it, so that counting modulo three takes two \
+              layers: the second has two reflections in turn, which rotate. The test of DeltaProduct shows the rotation \
+              within one token.",
     },
     Theory {
         mixers: &["delta_product"],
@@ -69,7 +70,7 @@ pub const THEORY: [Theory; 12] = [
     Theory {
         mixers: &["rwkv7"],
         why: "One token's transition has real eigenvalues. With the switch and nothing fading it is DeltaNet's reflection, \
-              so that counting modulo three takes it two tokens or two layers.",
+              so that counting modulo three takes it two layers.",
     },
     Theory {
         mixers: &["lstm", "slstm"],
