@@ -26,10 +26,8 @@ HELPS = {
     "plain": "--train-len 16", "lengths": "--train-len 2-16 --curriculum 1000", "a little noise": "--train-len 16 --grad-noise 1e-4",
     "noise": "--train-len 16 --grad-noise 1e-2",
 }
-# The models of the published protocol of parity with the minutes of one core that they take, and of arithmetic, where a step
-# takes as long and there are five times as many.
+# The models of the published protocol of parity with the minutes of one core that they take.
 REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 102, "gpt": 100, "mlstm": 100, "mamba": 100}
-REPO_ARITHMETIC = {m: 5 * minutes for m, minutes in REPO.items()}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
@@ -39,8 +37,6 @@ RUNS = {
     **{f"zoo-helped-{m}-{i}": (1, f"{ZOO} --task parity --models {m} --lr {lr} {help} --batch 32 --eval-lens 16,32,64,128")
        for m, lr in HELPED.items() for i, help in enumerate(HELPS.values())},
     **{f"state-repo-{m}": (minutes, f"state-tracking --task parity --preset repo --models {m} --eval-every 5000") for m, minutes in REPO.items()},
-    **{f"state-repo-arithmetic-{m}": (minutes, f"state-tracking --task modular_arithmetic --preset repo --models {m} --eval-every 1000")
-       for m, minutes in REPO_ARITHMETIC.items()},
     "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     "state-arithmetic": (6, "state-tracking --task modular_arithmetic --preset reduced"),
@@ -218,16 +214,6 @@ def made_by(ours):
     """The model of a row, the commit and the days."""
     commit, _, days = ours.origin()
     return ours.runs[0]["model"], commit[:7], days
-
-
-def state_repo_arithmetic(*results):
-    """The models as far as they got."""
-    rows = []
-    for ours in results:
-        m, commit, days = made_by(ours)
-        scores = (each(ours.values(m, "scaled", lengths)) for lengths in ("40-256", "3-40"))
-        rows.append([PARITY[m][0], *ARITHMETIC[m], f"{ours.runs[0]['steps']:,}", *scores, f"commit {commit}, {days}"])
-    return table(["model", "best, published", "median, published", "steps of 100,000", "40-256", "3-40", "made by"], rows)
 
 
 def state_smoothing(parity, others):
