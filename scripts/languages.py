@@ -2,7 +2,7 @@
 """In-context languages with n-gram heads and without them: how often the likeliest symbol is allowed, and how far off the
 probabilities are.
 
-    scripts/languages.py run [--quick]      train the models of MODELS with heads; 1 core-hour
+    scripts/languages.py run [--quick]      train the models of MODELS with heads
     scripts/languages.py table [--write]    print the table, or put it into docs/zoo_results.md
 
 The models without heads are those of `scripts/zoo.py run icll`; those with heads have `model.ngram = 3` and all else the
@@ -140,6 +140,19 @@ def page():
     head = ["model", *(f"{what}, {n}{heads}" for what, *_ in kinds for n in lengths for heads in ("", ", with heads"))]
     builds = sorted({of.build for _, *both in kinds for of in both})
     return f"{table(head, rows)}\n\n*`scripts/languages.py`; {'; '.join(builds)}.*\n"
+
+
+def check():
+    """A part of reproduce.sh --check: MODELS are models of the zoo, and an automaton with one way to go is known after a lap."""
+    settings = tomllib.loads(only((zoo.CONFIGS / "models.toml").read_text()))
+    wrong = [] if settings["models"] == MODELS and set(settings["per_model"]) <= set(MODELS) else ["scripts/languages.py: MODELS are not all of the zoo"]
+    cycle = [{letter: (letter + 1) % 4} for letter in range(4)]
+    gram = NGram(1, 4)
+    for t, (symbol, allowed) in enumerate(walk(random.Random(0), cycle, 1000, 200)):
+        if symbol is not None and t > 8 and gram.says() != {allowed[0]: 1.0}:
+            wrong.append(f"scripts/languages.py: 1-grams say {gram.says()} at {t}, where {allowed} comes")
+        gram.goes_on(symbol)
+    return wrong
 
 
 if __name__ == "__main__":

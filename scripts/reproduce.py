@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
+import languages
 import zoo
 from marks import insert, parts
 from results import Kept, Page, Results, SoFar, build, figure
@@ -164,7 +165,7 @@ def check():
         print(f"{name}: {'differs' if found else 'as written'}, to {entry.check}; {time.monotonic() - begun:.0f} s", flush=True)
         return [f"{entry.document}: {name}: {line} (±{entry.check}); if it is meant, scripts/reproduce.sh {name}" for line in found]
 
-    wrong = audit() + zoo.check()
+    wrong = audit() + zoo.check() + languages.check()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(again, [name for name, entry in ENTRIES.items() if entry.check is not None]):
             wrong += found

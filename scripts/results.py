@@ -80,8 +80,8 @@ class SoFar(Results):
         self.path = path
         with open(f"{path}/config.toml", "rb") as f:
             config = tomllib.load(f)
-        names = [{"model": m, "seed": config["seed"] + i} for m in config["models"] for i in range(config["seeds"])]
-        self.runs = [{**run, **self.evaluations(run)[-1], "steps": self.evaluations(run)[-1]["step"]} for run in names if self.evaluations(run)]
+        begun = [{"model": m, "seed": config["seed"] + i} for m in config["models"] for i in range(config["seeds"])]
+        self.runs = [{**run, **scores[-1], "steps": scores[-1]["step"]} for run in begun if (scores := self.evaluations(run))]
 
     def evaluations(self, run):
         if not os.path.exists(f"{self.path}/{run['model']}-seed{run['seed']}/metrics.jsonl"):
