@@ -34,7 +34,7 @@ Examples:
   mqar --models delta_net,lstm --pairs 8 --eval-lens 32,64
   mqar --pairs 4 --repeat 2              the pairs are read twice before the queries
   mqar --layout published --keys 8 --values 8 --all-queries --train-len 20 --eval-lens 20
-  mqar --preset zoology                  vocabulary 8192, length 64, 4 pairs
+  mqar --preset zoology                  vocabulary 8192, trained on 32 to 128 tokens
   mqar --preset published                the published sizes: 2 pairs, one query";
 
 pub(super) fn train(args: &Mqar) -> ExitCode {
