@@ -223,7 +223,7 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --layout published --repeat 2 --train-len 9", &["train_len 9", "6 m + 2", "8, 14, 20"]);
     refuses("train --task disjoint --train-len 9", &["train_len 9", "at least 10"]);
     refuses("train --task disjoint --train-len 67", &["train_len 67", "64 different elements", "at most 66"]);
-    refuses("train --task disjoint --repeat 3", &["--train-len 32, as the preset has it", "that 3 divides"]);
+    refuses("train --task disjoint --repeat 3", &["--train-len 32, as the preset has it", "a multiple of 3"]);
     refuses("train --task disjoint --small 33", &["small 33", "1 to 32"]);
     refuses("train --task disjoint --elements 1", &["elements 1", "2 to 2^20"]);
     refuses("train --task icll --train-len 1", &["train_len 1", "at least 2"]);
@@ -237,7 +237,7 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("train --task parity --window 3", &["--window belongs to the task window, and this is parity"]);
     refuses("mqar --layout square", &["'square'", "zoology, published"]);
     refuses("state_tracking --task s6", &["'s6'", "a5", "modular_arithmetic"]);
-    refuses("state_tracking --task a5 --moves swaps", &["moves", "A5", "identity"]);
+    refuses("state_tracking --task a5 --moves swaps", &["--moves swaps", "A5", "expected all"]);
     refuses("state_tracking --task parity --moves swaps", &["--moves swaps belongs to", "s5", "not to parity"]);
     refuses("state_tracking --task s5 --mult", &["--mult belongs to", "not to s5"]);
     refuses("state_tracking --task modular_arithmetic --mult", &["mult", "brackets"]);

@@ -7,11 +7,14 @@ mod close;
 mod device;
 
 use close::close;
-use std::time::Duration;
-use tapezoo::train::{
-    Step, Trainer,
-    checkpoint::{Written, load, save},
-    config::TrainConfig,
+use std::{sync::Arc, time::Duration};
+use tapezoo::{
+    tasks::{Counts, Icll, Stages, Task, Window},
+    train::{
+        Step, Trainer,
+        checkpoint::{Written, load, save},
+        config::TrainConfig,
+    },
 };
 
 fn config(task: &str) -> TrainConfig {
@@ -70,6 +73,35 @@ fn a_run_that_is_interrupted_goes_on_to_the_same_bits() {
     }
     assert_eq!(whole.evaluate().unwrap(), torn.evaluate().unwrap());
     assert!(whole.evaluate().unwrap().1.contains_key("largest"));
+}
+
+/// Whatever stage the training is at.
+#[test]
+fn an_evaluation_is_of_the_last_stage() {
+    let evaluate = |task| Trainer::new(&config(task), 0).unwrap().evaluate().unwrap();
+    assert_eq!(evaluate("grow_from = 2"), evaluate(""));
+}
+
+/// One that knows all but the largest window has learned half of the stage, and stays.
+#[test]
+fn it_takes_the_largest_window_to_go_on() {
+    let task = Window { window: 4, asked: 2, grow_from: Some(3), ..Window::default() };
+    // Classes 0 and 1 are answers about three bits, 2 and 3 about four.
+    let knows = |right: [bool; 4]| {
+        let mut counts = Counts::new(4);
+        right.iter().enumerate().for_each(|(is, &right)| (0..10).for_each(|_| counts.add(right.then_some(is), is)));
+        counts
+    };
+    let [small, large] = [[true, true, false, false], [false, false, true, true]].map(knows);
+    assert_eq!((task.metrics(&small), task.metrics(&large)), (vec![("largest", 0.0)], vec![("largest", 1.0)]));
+    let mut stages = task.stages().unwrap();
+    stages.accuracy = 0.4;
+    assert_eq!([stages.passes(1, &small), stages.passes(1, &large)], [false, true]);
+    // Of a distance less is better, so it is left aside; and at 0 nobody is held up.
+    let mut stages = Stages { tasks: vec![Arc::new(Icll::default())], every: 1, accuracy: 0.9 };
+    assert!(stages.passes(0, &knows([true; 4])) && !stages.passes(0, &small));
+    stages.accuracy = 0.0;
+    assert!(stages.passes(0, &knows([false; 4])));
 }
 
 #[test]

@@ -363,7 +363,12 @@ impl Task for Liar {
         if self.0 == "no length" { Err("no length".into()) } else { Ok(()) }
     }
     fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
-        Some(tokens.iter().map(|&x| if self.0 == "labelled" { (x + 1) % 3 } else { x }).collect())
+        Some(match self.0 {
+            "labelled" => tokens.iter().map(|&x| (x + 1) % 3).collect(),
+            "labelled [-100" => vec![IGNORE; tokens.len()],
+            "labelled []" => vec![],
+            _ => tokens.to_vec(),
+        })
     }
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
         use rand::RngExt;
@@ -391,7 +396,8 @@ fn a_task_that_breaks_a_promise_is_told_which() {
     assert_eq!(check::task(&Liar("nothing"), 9), Ok(()));
     assert_eq!(check::task(&Liar("nothing"), Len { min: 3, max: 9 }), Ok(()));
     let lies = ["title", "legend", "token", "class", "no length", "labelled", "the same seed", "another seed"];
-    for lie in lies.into_iter().chain(["token 3", "target 3", "target -7", "no target"]) {
+    let more = ["token 3", "target 3", "target -7", "no target", "labelled [-100", "labelled []"];
+    for lie in lies.into_iter().chain(more) {
         let said = check::task(&Liar(lie), 9).unwrap_err();
         assert!(said.contains(lie), "{lie}: {said}");
     }

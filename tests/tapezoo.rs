@@ -69,7 +69,7 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
     let small = "--models lstm --seeds 1 --steps 2 --batch 2 --width 4";
     for (flags, says) in [
         ("--task s5 --train-len 4 --eval-lens 4", "word problem of S5"),
-        ("--task last_parity --train-len 4 --eval-lens 4", "parity of the last bit"),
+        ("--task last_parity --train-len 4 --eval-lens 4", "parity, asked at the last bit"),
         ("--types 2 --train-len 4 --eval-lens 4", "dyck, 2 types"),
         ("--num-ones 2 --train-len 4 --eval-lens 4", "parity with 2 ones"),
         ("--preset mqar --train-len 16 --eval-lens 16", "mqar"),

@@ -51,9 +51,11 @@ pub fn task(task: &dyn Task, len: impl Into<Len>) -> Checked {
         if let Some(wide) = text.lines().find(|line| line.chars().count() > 80) {
             return Err(of(format!("a sample has a line of more than 80 columns: {wide}")));
         }
-        // Of a text's last byte only the text knows what follows, and of a padded sequence the task its length.
-        let label = task.label(x).filter(|_| len.is_one()).unwrap_or_default();
-        if label.iter().zip(y).any(|(label, y)| label != y && *label != IGNORE) {
+        // Of a padded sequence only the task knows the length, and of the last token of a text what follows.
+        let Some(label) = task.label(x).filter(|_| len.is_one()) else { continue };
+        let end = x.len().saturating_sub(1);
+        let agrees = |i: usize| label[i] == y[i] || i == end && label[i] == IGNORE;
+        if label.len() != y.len() || !(0..y.len()).all(agrees) {
             return Err(of(format!("{x:?} is labelled {label:?}, not {y:?}")));
         }
     }

@@ -8,8 +8,7 @@
 //!
 //! A head compares tokens and learns nothing: the tokens are equal or not. `ngram = N` in the configuration puts a
 //! layer for each n = 1 … N behind the mixer of the first block, one after another, as in the authors' hybrid models.
-//! There the layer has its h, a LayerNorm of the stream, and its y is added to the stream; the block's MLP comes after
-//! them.
+//! There h is a LayerNorm of the stream, and y is added to the stream; the block's MLP comes after them.
 //!
 //! The carried state is the ids and the h of every token so far; it grows with the sequence as GPT's cache does.
 //!

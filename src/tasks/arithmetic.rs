@@ -2,8 +2,9 @@
 //! State-Tracking in Linear RNNs Through Negative Eigenvalues' (Grazzi et al. 2024, arXiv 2411.12537) train them.
 //!
 //! A sequence has one answer, at its last token: the last bit, or "=". The answer itself would be the next token and is
-//! hidden, but a length counts it, so it is one more than the number of tokens. The papers count this way too: they
-//! train on lengths 3-40 and evaluate on 40-256. Every sequence draws its own length; the rest is padding.
+//! hidden, but a length counts it, so it is one more than the number of tokens; with brackets two more, as there is always a
+//! place of padding too. The papers count this way: they train on lengths 3-40 and evaluate on 40-256. Every sequence draws
+//! its own length; the rest is padding.
 //!
 //! [`Arithmetic::example`] makes the same bits as `automl/unlocking_state_tracking` with NumPy.
 
@@ -55,7 +56,7 @@ impl Task for Arithmetic {
 
     fn title(&self) -> String {
         match self.language {
-            Parity => "parity of the last bit".into(),
+            Parity => "parity, asked at the last bit".into(),
             ModularArithmetic => format!("arithmetic modulo {MODULUS}"),
             ModularArithmeticWithBrackets if self.mult => format!("arithmetic modulo {MODULUS} with brackets and *"),
             ModularArithmeticWithBrackets => format!("arithmetic modulo {MODULUS} with brackets"),
@@ -89,12 +90,12 @@ impl Task for Arithmetic {
     }
 
     fn check_len(&self, len: usize) -> Result<(), String> {
-        let least = match self.language {
-            Parity => 2,
-            ModularArithmetic => 3,
-            ModularArithmeticWithBrackets => 5,
+        let (least, hidden) = match self.language {
+            Parity => (2, "the answer"),
+            ModularArithmetic => (3, "the answer"),
+            ModularArithmeticWithBrackets => (5, "the answer and a place of padding"),
         };
-        if len >= least { Ok(()) } else { Err(format!("expected at least {least}: the length counts the answer too")) }
+        if len >= least { Ok(()) } else { Err(format!("expected at least {least}: the length counts {hidden} too")) }
     }
 
     /// n digits, n − 1 operators between them, = and the answer. As published, an even length means the next shorter

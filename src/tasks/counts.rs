@@ -33,10 +33,11 @@ impl Counts {
         Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0, bits: 0, distance: 0 }
     }
 
-    /// Count a position; `said` is `None` where the logits were not finite.
+    /// Count a position; `said` is `None` where the logits were not finite. A class that the task does not have, of a model
+    /// with more classes, is a wrong answer as well.
     pub fn add(&mut self, said: Option<usize>, is: usize) {
         self.is[is] += 1;
-        if let Some(said) = said {
+        if let Some(said) = said.filter(|&class| class < self.said.len()) {
             self.said[said] += 1;
             self.right[said] += u64::from(said == is);
         }

@@ -102,7 +102,7 @@ impl Task for Disjoint {
         let Disjoint { elements, small, repeat, .. } = *self;
         let (shortest, longest) = (repeat * (2 * small + 2), repeat * (elements + 2));
         if !len.is_multiple_of(repeat) {
-            Err(format!("what is read {repeat} times has a length that {repeat} divides"))
+            Err(format!("read {repeat} times: expected a multiple of {repeat}, {shortest} at least"))
         } else if len < shortest {
             Err(format!("two sets of at least {small} elements need a length of at least {shortest}"))
         } else if len > longest {

@@ -99,7 +99,9 @@ impl Task for Group {
         if self.offered().len() > 1 {
             return Ok(());
         }
-        Err(format!("task.moves: {:?} has no such elements but the identity", self.group))
+        let moves = format!("{:?}", self.moves).to_lowercase();
+        let whose = "s3, s4 and s5 have swaps; they and a5 have three";
+        Err(format!("task.moves {moves}: {:?} has none that we offer: {whose}; expected all", self.group))
     }
 
     fn without_effect(&self, _: &[Len]) -> Vec<(&'static str, String)> {

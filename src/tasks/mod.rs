@@ -184,8 +184,8 @@ pub trait Task: Send + Sync {
         false
     }
 
-    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`]; more is
-    /// better, but of [`BITS`] and [`TVD`].
+    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`] and, from −1, "scaled";
+    /// more is better, but of [`BITS`] and [`TVD`].
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -198,15 +198,16 @@ pub struct Stages {
     pub tasks: Vec<Arc<dyn Task>>,
     /// After how many steps it may go on, and again after as many; at least 1.
     pub every: usize,
-    /// It goes on if the accuracy and the other metrics of a stage are above this; 0: whatever they are.
+    /// It goes on if the accuracy of a stage, and its other metrics of which more is better, are above this; 0: whatever
+    /// they are.
     pub accuracy: f64,
 }
 
 impl Stages {
     /// Whether who answered so at a stage may go on.
     pub fn passes(&self, stage: usize, counts: &Counts) -> bool {
-        let metrics = self.tasks[stage].metrics(counts).into_iter().map(|(_, x)| x);
-        metrics.chain([counts.accuracy()]).all(|x| x > self.accuracy)
+        let metrics = self.tasks[stage].metrics(counts).into_iter().filter(|(name, _)| !less_is_better(name));
+        self.accuracy <= 0.0 || metrics.map(|(_, x)| x).chain([counts.accuracy()]).all(|x| x > self.accuracy)
     }
 }
 

@@ -51,8 +51,8 @@ pub struct Mqar {
     pub layout: Layout,
     /// Zoology: V, half of it keys, half of it values.
     pub vocab: usize,
-    /// Zoology: m, the number of pairs; if absent, an even sixteenth of the length. (In the published layout the length
-    /// determines it.)
+    /// Zoology: m, the number of pairs; if absent, a sixteenth of the length, rounded down, and at least 1. (In the
+    /// published layout the length determines it.)
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
     /// Zoology: write random tokens instead of 0 between pairs and queries.
@@ -220,7 +220,9 @@ impl Mqar {
             Err("expected an even length".into())
         } else if m > len / (2 * readings + 2) {
             let (least, read) = (m.saturating_mul(2 * readings + 2), if readings == 1 { "" } else { " read again" });
-            Err(format!("{m} pairs{read} and {m} queries with gaps need a length of at least {least}"))
+            // Longer sequences have more pairs, where their number follows from the length.
+            let or = if self.pairs.is_none() && readings > 1 { "; give task.pairs, or repeat fewer times" } else { "" };
+            Err(format!("{m} pairs{read} and {m} queries with gaps need a length of at least {least}{or}"))
         } else if m > room {
             Err(format!("{m} pairs need {m} different keys, and a vocabulary of {} has {room}", self.vocab))
         } else {

@@ -72,7 +72,7 @@ impl Task for Parity {
     fn check_len(&self, len: usize) -> Result<(), String> {
         match self.num_ones.filter(|&n| n > len) {
             Some(n) => Err(format!(
-                "task.num_ones {n} (--num-ones): more ones than places; expected at most {len} ones, or lengths of at least {n}"
+                "task.num_ones {n}: more ones than places; expected at most {len} ones, or lengths of at least {n}"
             )),
             None => Ok(()),
         }
@@ -87,8 +87,9 @@ impl Task for Parity {
         let only =
             only.map(|it| ("num_ones", format!("leaves nothing to learn: all sequences in training are {it} alone")));
         let longest = lens.first().map_or(0, |len| len.max);
-        let never = (self.modulus > longest)
-            .then(|| ("modulus", format!("is never reached in training: {longest} bits have at most {longest} ones")));
+        let most = self.num_ones.map_or(longest, |n| n.min(longest));
+        let never = (self.modulus > most)
+            .then(|| ("modulus", format!("is never reached in training: {longest} bits have at most {most} ones")));
         only.into_iter().chain(never).collect()
     }
 

@@ -7,15 +7,15 @@
 //! match             y_N .. y_T        y_t = 1 if x_{t−N+1} = x_t, else 0
 //! ```
 //!
-//! Parity over all bits so far needs one bit of state; these need the last N bits, or the last N − 1. The automaton of
-//! windowed parity has 2^(N−1) states.
+//! Parity over all bits so far needs one bit of state; these need the N − 1 bits before the present one: 2^(N−1) states, or
+//! 2^N where the answer is read from the state alone.
 //!
 //! The paper has sequences of N_max + 2 to 4 N_max + 1 bits, one length a batch, and asks once, at the end. It asks about
 //! several N at once, by a linear head of two classes for each. Here each position has one target, so it asks about one
 //! N: `asked` windows, the largest of N bits, are asked about at random, and the token says which. Token 2 i + x is the
 //! bit x and the question about the i-th window, class 2 i + y is the answer y to it: two rows of the output weights are
-//! the head of one window, as in the paper. Answers that belong to another window are the only ones that the paper's
-//! heads cannot give. The loss is the mean over the windows asked about, the paper's their sum. A position before the
+//! the head of one window, as in the paper. But this model can also answer for another window, which the paper's heads
+//! cannot. The loss is the mean over the windows asked about, the paper's their sum. A position before the
 //! N-th has no target.
 //!
 //! A curriculum ([`Stages`]) begins with `grow_from` bits and adds one every `grow_every` steps, if accuracy on new
@@ -29,7 +29,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// The largest window: its automaton has 2^511 states.
+/// The largest window.
 const MOST: usize = 512;
 
 /// The smallest: of one bit the parity is that bit, and it matches itself.
@@ -220,7 +220,10 @@ impl Task for Window {
         let none = "has no effect without grow_from: the window does not grow".to_string();
         match self.grow_from {
             None => vec![("grow_every", none.clone()), ("grow_at", none)],
-            Some(n) if n == self.window => vec![("grow_from", format!("has no effect: the window has {n} bits"))],
+            Some(n) if n == self.window => {
+                let why = format!("has no effect: the window has {n} bits from the start");
+                ["grow_from", "grow_every", "grow_at"].map(|key| (key, why.clone())).into()
+            }
             Some(_) => vec![],
         }
     }

@@ -254,7 +254,20 @@ fn a_setting_without_effect_is_named_once() {
             &[&["--grow-every 9 has no effect without"], &["--grow-at 0.5 has no effect without"]],
         ),
         ("train --task window_parity --grow-from 5", &[&["--grow-from 5", "has no effect", "5 bits"]]),
+        (
+            "train --task window_parity --grow-from 5 --grow-every 9 --grow-at 0.5",
+            &[&["--grow-from 5"], &["--grow-every 9 has no effect"], &["--grow-at 0.5 has no effect"]],
+        ),
         ("train --task window_parity --grow-from 4 --grow-every 9 --grow-at 0.5", &[]),
+        (
+            "train --task window_parity --grow-from 2 --grow-every 40 --steps 120",
+            &[&["--steps has no effect beside --show"], &["--grow-from 2 makes 4 stages", "step 120"]],
+        ),
+        ("train --task window_parity --grow-from 2 --grow-every 40 --steps 121", &[&["--steps"]]),
+        (
+            "parity --num-ones 3 --modulus 5 --train-len 8 --eval-lens 8",
+            &[&["--modulus 5 is never reached", "at most 3 ones"]],
+        ),
     ] {
         place.warns(&format!("{line} --show 1"), said);
     }

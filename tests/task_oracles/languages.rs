@@ -107,7 +107,7 @@ proptest! {
                 prop_assert!(before.is_none_or(|before| before == row));
             }
         }
-        prop_assert!(drawn_lens.into_iter().all(|n| n + 1 >= min.min(3) && n <= t));
+        prop_assert!(drawn_lens.into_iter().all(|n| n + 1 >= min && n <= t));
     }
 }
 
@@ -123,7 +123,9 @@ fn evaluations_have_an_eighth_of_all_automata_and_training_the_others() {
     assert!(train.is_disjoint(&evaluation));
     let share = evaluation.len() as f64 / (train.len() + evaluation.len()) as f64;
     assert!(train.len() > 100 && (0.1..0.25).contains(&share), "{} and {}", train.len(), evaluation.len());
-    assert!(task.to_evaluate().is_some());
+    let [here, evaluated] = [false, true].map(|evaluates| batch(&Icll { evaluates, ..Icll::default() }, 3, 4, 100));
+    assert_ne!(here, evaluated);
+    assert_eq!(batch(&*Icll::default().to_evaluate().unwrap(), 3, 4, 100), evaluated);
 }
 
 #[test]

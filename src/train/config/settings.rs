@@ -189,7 +189,7 @@ const NOT_PUBLISHED: [(&str, &str); 5] = [
 /// A key, the condition under which it has no effect, and the message in that case.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     (
         "model.positions",
         |c| {
@@ -209,6 +209,18 @@ const RULES: [Rule; 16] = [
         "curriculum",
         |c| c.curriculum > c.steps,
         |c| format!("is longer than the run of {} steps: it ends before the longest length", c.steps),
+    ),
+    (
+        "task.grow_from",
+        |c| last_stage(c).is_some_and(|(_, begins)| begins >= c.steps),
+        |c| {
+            let (stages, begins) = last_stage(c).unwrap_or_default();
+            format!(
+                "makes {stages} stages, of which the last cannot begin before step {begins}, and this run has {}: it is evaluated \
+                 on what it is not trained on",
+                c.steps
+            )
+        },
     ),
     (
         "warmup",
@@ -278,6 +290,12 @@ fn off_grid(c: &TrainConfig, len: Len) -> bool {
     c.task.ends(len).is_none()
 }
 
+/// How many stages the task has, and after how many steps the last one begins at the earliest.
+fn last_stage(c: &TrainConfig) -> Option<(usize, usize)> {
+    let stages = c.task.stages()?;
+    Some((stages.tasks.len(), (stages.tasks.len() - 1).saturating_mul(stages.every)))
+}
+
 fn no_such_length(c: &TrainConfig) -> String {
     let (step, rest) = c.task.grid();
     let lens: Vec<String> = (0..3).map(|i| (rest + step + i * step).to_string()).collect();
@@ -288,7 +306,8 @@ fn no_such_length(c: &TrainConfig) -> String {
 fn idle(own: &TrainConfig, key: &str) -> Option<String> {
     if let Some(option) = key.strip_prefix("task.") {
         let lens: Vec<_> = [own.train_len].into_iter().chain(own.eval_lens.iter().copied()).collect();
-        return own.task.without_effect(&lens).into_iter().find(|(name, _)| *name == option).map(|(_, why)| why);
+        let why = own.task.without_effect(&lens).into_iter().find(|(name, _)| *name == option);
+        return why.map(|(_, why)| why).or_else(|| rule(own, key));
     }
     let mixer = own.model.mixer.as_str();
     // A mixer that a program adds may read any of them.
@@ -300,6 +319,11 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
     if own.model.variant == Variant::Published && NOT_PUBLISHED.contains(&(mixer, key)) {
         return Some(format!("has no effect: the published {mixer} has no such thing"));
     }
+    rule(own, key)
+}
+
+/// What the rules say of a key.
+fn rule(own: &TrainConfig, key: &str) -> Option<String> {
     RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
 }
 
