@@ -390,8 +390,8 @@ ENTRIES = {
         write=lambda *r: two(["accuracy at length 32, 64", "alone", "with the head"], r, ("lstm", "linear_transformer", "gpt"), [(32, 64)] * 2)),
     "zoo-twice": Entry("docs/zoo.md", "two sets, read once and twice", ["zoo-once", "zoo-twice"],
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
-    "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="parity --models tree > docs/zoo.svg; tests/cli.rs compares"),
-    "zoo-list": Entry("docs/zoo.md", "the list of models", command="parity --models list; tests/cli.rs compares"),
+    "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="${TAPEZOO:-target/release/tapezoo} models --tree > target/zoo.svg && mv target/zoo.svg docs/zoo.svg; tests/cli.rs compares"),
+    "zoo-list": Entry("docs/zoo.md", "the list of models", command="${TAPEZOO:-target/release/tapezoo} models; tests/cli.rs compares"),
     "zoo-results": Entry(ZOO_PAGE, "who can do what, over the whole zoo", hours=13, marks="zoo.py writes from here",
         command="scripts/zoo.py run parity s3 count3 count5 s5_swaps dyck window match mqar && scripts/zoo.py table --write",
         small="scripts/zoo.py run parity --quick --out target/reproduce/zoo"),
@@ -460,7 +460,7 @@ ENTRIES = {
         small="scripts/kernels.sh --cells T32 --models lstm --rounds 1"),
     "kernels-forms": Entry("docs/kernels.md", "what it buys in other forms", command="scripts/kernels.sh --forms --write", hours=0.3, marks="kernels.sh --forms writes from here"),
     "gpu": Entry("docs/gpu.md", "least times of the CUDA kernels; no GPU needed", command="scripts/gpu_walk.sh --write", hours=0.1, marks="gpu_walk.sh writes from here",
-        small="scripts/gpu_walk.sh --kernel conv_forward_4"),
+        small="scripts/gpu_walk.sh --kernel conv_forward_packed_4"),
 }
 FIGURES = {"zoo.svg": "zoo-tree", "scaling_time.svg": "scaling", "scaling_memory.svg": "scaling", "scaling_streaming.svg": "scaling"}
 # Tables of words, formulas or links, and the one that a lent GPU left: (document, how its first row begins).
