@@ -451,20 +451,20 @@ fn precision_and_recall_are_macro_averages_over_the_classes_seen() {
 }
 
 /// A model may have more classes than the task, whose answers it then misses: one sequence is right at each of its
-/// targets, one says the class 4 of two, and one has no target.
+/// targets, one says the class 4 of two, one is wrong once, and one has no target.
 #[test]
 fn a_sequence_is_right_where_each_of_its_targets_is() {
     let task = Parity::default();
-    let mut batch = Batch::new(3, 3);
-    batch.targets.host_mut().copy_from_slice(&[1, 0, 1, 1, 0, 1, IGNORE, IGNORE, IGNORE]);
-    let logits: Vec<f64> = [1, 0, 1, 1, 4, 1, 0, 0, 0]
+    let mut batch = Batch::new(4, 3);
+    batch.targets.host_mut().copy_from_slice(&[1, 0, 1, 1, 0, 1, IGNORE, 0, 1, IGNORE, IGNORE, IGNORE]);
+    let logits: Vec<f64> = [1, 0, 1, 1, 4, 1, 0, 0, 0, 0, 0, 0]
         .iter()
         .flat_map(|&said| (0..5).map(move |c| f64::from(i32::from(c == said))))
         .collect();
     let mut counts = Counts::new(task.classes());
-    count_answers(&task, &Tape::default(), &Tensor::from_vec(logits, [3, 3, 5]), (&batch, None, None), &mut counts);
-    assert_eq!((counts.sequences, counts.perfect, counts.sequence_accuracy()), (2, 1, 0.5));
-    assert_eq!((&counts.right[..], &counts.said[..], &counts.is[..]), (&[1, 4][..], &[1, 4][..], &[2, 4][..]));
+    count_answers(&task, &Tape::default(), &Tensor::from_vec(logits, [4, 3, 5]), (&batch, None, None), &mut counts);
+    assert_eq!((counts.sequences, counts.perfect, counts.sequence_accuracy()), (3, 1, 1.0 / 3.0));
+    assert_eq!((&counts.right[..], &counts.said[..], &counts.is[..]), (&[2, 4][..], &[3, 4][..], &[3, 5][..]));
 }
 
 #[test]
