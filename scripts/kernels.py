@@ -10,7 +10,7 @@ from pathlib import Path
 from cells import FURTHER, MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert, table
 
-STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
+STEP_TIME, PAGE = "target/release/examples/step_time", "docs/kernels.md"
 # Kernels that belong to no single op: the switch of each in a configuration, or in the environment.
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
@@ -207,13 +207,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--forms", action="store_true", help="what buys little in the cells, in other forms and published models")
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
+    parser.add_argument("--json", default="target/kernels.json", help="where the ratios are kept")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     program = Program(STEP_TIME)
     result = {"cells": {}}
-    if os.path.exists(JSON):
-        with open(JSON) as f:
+    if os.path.exists(options.json):
+        with open(options.json) as f:
             result = json.load(f)
     about = program.ask(kernels=True)
     if options.forms:
@@ -233,7 +234,7 @@ def main():
             found = measure(config, about["kernels"], program, others, options)
             result["cells"][f"{size} {mixer}"] = found
             print(size, mixer, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
-            with open(JSON, "w") as f:
+            with open(options.json, "w") as f:
                 json.dump(result, f, indent=1)
     text = markdown(result, about["kernels"])
     print(text)

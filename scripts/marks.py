@@ -15,6 +15,8 @@ def parts(path, script):
     text, end, after = rest.partition(marks[1])
     if not mark or not end:
         raise SystemExit(f"{path}: expected a line '{marks[0]}' and after it a line '{marks[1]}'")
+    if " writes from here -->" in text:
+        raise SystemExit(f"{path}: the part after '{marks[0]}' has no end of its own; expected a line '{marks[1]}' before the next part")
     return before + mark, text, end + after
 
 

@@ -1,6 +1,7 @@
 """Tables and figures of the documents, each from one command: the work of reproduce.sh, which see. tables.py has what they are."""
 import argparse
 import datetime
+import hashlib
 import os
 import re
 import shlex
@@ -34,12 +35,15 @@ def tapezoo(root, name, more):
     """The results of a run, made now if they are not there, with other values for the flags `more`."""
     args = few(RUNS[name][1], **more)
     path, command = f"{root}/{name}", f"tapezoo {args}\n"
-    if os.path.exists(f"{path}.command") and open(f"{path}.command").read() != command:
-        raise SystemExit(f"{path} is of another command, see {path}.command; delete both to run\n{command}")
+    # A configuration counts by what it says; older folders have the command alone.
+    config = re.search(r"--config (\S+)", args)
+    known = command + (f"# {hashlib.sha256(open(config[1], 'rb').read()).hexdigest()} {config[1]}\n" if config else "")
+    if os.path.exists(f"{path}.command") and open(f"{path}.command").read() not in (command, known):
+        raise SystemExit(f"{path} is of another command or configuration, see {path}.command; delete both to run\n{command}")
     if not Results.finished(path):
         os.makedirs(root, exist_ok=True)
         with open(f"{path}.command", "w") as f:
-            f.write(command)
+            f.write(known)
         how = ["train", "--resume", path] if os.path.exists(f"{path}/config.toml") else [*shlex.split(args), "--out", path]
         print(f"{name}: {command}", end="", file=sys.stderr, flush=True)
         with open(f"{path}.log", "a") as log:
@@ -83,6 +87,9 @@ def row(root, run, more):
         found = tapezoo(root, run, more)
     elif not os.path.exists(f"{path}/config.toml") or not (found := SoFar(path)).runs:
         return Kept(file) if os.path.exists(file) else None
+    # A row that is kept stays until a run has got further.
+    if SO_FAR and os.path.exists(file) and (kept := Kept(file)).runs[0]["steps"] > found.runs[0]["steps"]:
+        return kept
     found.keep(file)
     return found
 

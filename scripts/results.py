@@ -53,7 +53,8 @@ class Results:
             return list({line["step"]: line for line in map(json.loads, f) if "accuracy" in line}.values())
 
     def values(self, model, metric, length, step=None):
-        """The values of all seeds, in their order: at the end, or at a step with an evaluation."""
+        """The values of all seeds, in their order: at the end, or at a step with an evaluation. A run that diverged counts as 0
+        where it has none."""
         found = []
         for run in sorted((r for r in self.runs if r["model"] == model), key=lambda r: r["seed"]):
             of = run
@@ -61,6 +62,8 @@ class Results:
                 of = next((line for line in self.evaluations(run) if line["step"] == step), {})
             if str(length) in of.get(metric, {}):
                 found.append(of[metric][str(length)])
+            elif not run.get("accuracy"):
+                found.append(0.0)
         return found
 
     def keep(self, file):
@@ -110,9 +113,9 @@ def origin(name, made_by):
     found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
     if len({source for _, _, source, _, _ in found}) > 1:
         raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
-    _, commit, _, processor, kernels = found[0]
-    days = sorted({day for day, *_ in found})
-    return commit or "unknown", f"{processor}, {kernels}", days[0] + (f" to {days[-1]}" if days[1:] else "")
+    commit, days = found[0][1], sorted({day for day, *_ in found})
+    processors = sorted({f"{processor}, {kernels}" for *_, processor, kernels in found})
+    return commit or "unknown", " and ".join(processors), days[0] + (f" to {days[-1]}" if days[1:] else "")
 
 
 def build(name, made_by):

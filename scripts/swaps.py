@@ -50,7 +50,9 @@ def run(path, program):
     results = Results(path)
     text = [f"# {build(path, results.made_by())}", "\t".join(["model", "seed", "accuracy", *COLUMNS])]
     for model in MODELS:
-        for seed, accuracy in enumerate(results.values(model, "accuracy", LENGTH)):
+        # A run that diverged has no accuracy, and no weights to look at.
+        for made in sorted((r for r in results.runs if r["model"] == model and r.get("accuracy")), key=lambda r: r["seed"]):
+            seed, accuracy = made["seed"], made["accuracy"][LENGTH]
             scratch = str(path / "swaps")
             seen = Page(program, ["--checkpoint", str(path / f"{model}-seed{seed}"), "--len", "512"], scratch)
             for ending in ".html", ".json", ".safetensors":
@@ -111,7 +113,10 @@ def page():
             rows.append(row + ["none"] + [""] * 4)
             continue
         block, *numbers = found
-        beta, of_e, off, least, most = (f"{float(x):.3f}" for x in numbers)
+        beta, *numbers = map(float, numbers)
+        of_e, off, least, most = (f"{x:.3f}" for x in numbers)
+        # A step of 2 is not reached: the digits are cut off, not rounded.
+        beta = f"{round(beta * 10_000) // 10 / 1000:.3f}"
         rows.append([*row, block, off, f"{least} to {most}", beta, of_e])
     names = ["model", "seed", f"accuracy at {LENGTH}", "block", "cos² off by", "product of three cosines", "β of swaps", "β of e"]
     return f"{table(names, rows)}\n\n*`scripts/swaps.py`; {head.removeprefix('# ')}.*\n"

@@ -206,7 +206,8 @@ def state_repo(*results):
     for ours in results:
         (commit, _, days), m = ours.origin(), ours.runs[0]["model"]
         scores = [*(each(ours.values(m, "scaled", "40-256", step)) for step in steps), each(ours.values(m, "scaled", "3-40"))]
-        rows.append([*PARITY[m], *scores, f"commit {commit[:7]}, {days}"])
+        done = ours.runs[0]["steps"]
+        rows.append([*PARITY[m], *scores, f"commit {commit[:7]}, {days}" + ("" if done == steps[-1] else f", after {done:,} steps")])
     head = ["model", "best, published", "median, published", *(f"40-256, {step:,} steps" for step in steps), "3-40", "made by"]
     return table(head, rows)
 
@@ -392,8 +393,8 @@ ENTRIES = {
         write=lambda *r: two(["accuracy", "once", "twice"], r, ("lstm", "delta_net", "gpt"), [(11,), (22,)])),
     "zoo-tree": Entry("docs/zoo.md", "zoo.svg, the family tree", command="${TAPEZOO:-target/release/tapezoo} models --tree > target/zoo.svg && mv target/zoo.svg docs/zoo.svg; tests/cli.rs compares"),
     "zoo-list": Entry("docs/zoo.md", "the list of models", command="${TAPEZOO:-target/release/tapezoo} models; tests/cli.rs compares"),
-    "zoo-results": Entry(ZOO_PAGE, "who can do what, over the whole zoo", hours=13, marks="zoo.py writes from here",
-        command="scripts/zoo.py run parity s3 count3 count5 s5_swaps dyck window match mqar && scripts/zoo.py table --write",
+    "zoo-results": Entry(ZOO_PAGE, "who can do what, over the whole zoo", hours=14, marks="zoo.py writes from here",
+        command="scripts/zoo.py run parity s3 count3 count5 s5_swaps dyck window match mqar icll && scripts/zoo.py table --write",
         small="scripts/zoo.py run parity --quick --out target/reproduce/zoo"),
     "zoo-tasks": Entry(ZOO_PAGE, "each task at every length", marks="zoo.py, task by task, writes from here",
         command="scripts/zoo.py table --write", small="scripts/zoo.py table"),
@@ -404,6 +405,9 @@ ENTRIES = {
         command="scripts/zoo.py run dyck && scripts/crossing.py run && scripts/crossing.py table --write"),
     "zoo-swaps": Entry(ZOO_PAGE, "the reflections that were learned for swaps of S5", hours=2, marks="swaps.py writes from here",
         command="scripts/zoo.py run s5_swaps && scripts/swaps.py run && scripts/swaps.py table --write"),
+    "zoo-languages": Entry(ZOO_PAGE, "in-context languages with n-gram heads", hours=0.6, marks="languages.py writes from here",
+        command="scripts/zoo.py run icll && scripts/languages.py run && scripts/languages.py table --write",
+        small="scripts/languages.py run --quick --out target/reproduce/zoo"),
     "zoo-helped": Entry(ZOO_PAGE, "parity by a curriculum, or with noise", [f"zoo-helped-{m}-{i}" for m in HELPED for i in range(len(HELPS))], zoo_helped),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
         command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
@@ -454,10 +458,10 @@ ENTRIES = {
         figures=[drawn("poster_x5_mqar.svg", "poster-x5-wide", FIVE, "accuracy-at-8", "MQAR at the published size, width 32: accuracy")]),
     "poster-x5-lru": Entry(POST, "explanation 5: LRU on MQAR", ["poster-mqar-slow", "poster-x5-lru"], poster_x5_lru),
     "race": Entry("docs/performance.md", "steps beside PyTorch and JAX", command="scripts/race.py --write", hours=1.5, marks="race.py writes from here",
-        small="scripts/race.py --cells T32 --models lstm --rounds 1"),
+        small="scripts/race.py --cells T32 --models lstm --rounds 1 --json target/quick-race.json"),
     "scaling": Entry("docs/performance.md", "lengths to 65,536; figures/scaling_*.svg", command="scripts/scaling.sh", hours=0.3, marks="scaling.sh writes from here"),
     "kernels": Entry("docs/kernels.md", "what each kernel buys", command="scripts/kernels.sh --write", hours=0.35, marks="kernels.sh writes from here",
-        small="scripts/kernels.sh --cells T32 --models lstm --rounds 1"),
+        small="scripts/kernels.sh --cells T32 --models lstm --rounds 1 --json target/quick-kernels.json"),
     "kernels-forms": Entry("docs/kernels.md", "what it buys in other forms", command="scripts/kernels.sh --forms --write", hours=0.3, marks="kernels.sh --forms writes from here"),
     "gpu": Entry("docs/gpu.md", "least times of the CUDA kernels; no GPU needed", command="scripts/gpu_walk.sh --write", hours=0.1, marks="gpu_walk.sh writes from here",
         small="scripts/gpu_walk.sh --kernel conv_forward_packed_4"),

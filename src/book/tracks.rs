@@ -93,8 +93,8 @@ pub const THEORY: [Theory; 12] = [
     },
     Theory {
         mixers: &["seqboat"],
-        why: "Whether its attention over the last eight active tokens helps is not known: it sees a bounded number of \
-              tokens, and which ones are active is decided by averages.",
+        why: "No weights track parity at every length: in a sequence of ones the averages settle, and then the eight \
+              tokens that its attention sees are equal.",
     },
     Theory {
         mixers: &["ttt"],

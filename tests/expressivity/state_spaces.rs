@@ -137,8 +137,8 @@ fn fading(dt: f64) -> Machine {
     machine.set("out_proj_weight", &[1.0, 0.0])
 }
 
-/// To know the token at a fixed distance, or a count within a window, a memory needs complex rates, which state spaces
-/// have. A memory that only fades weighs tokens by age, and its best threshold is often wrong.
+/// To tell the token at a fixed distance, or a count within a window, by one threshold, a memory needs complex rates, which
+/// state spaces have. A memory that only fades weighs tokens by age, and its best threshold is often wrong.
 #[test]
 fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
     let tokens = bits(LONG, 7);
