@@ -141,11 +141,10 @@ def page():
         cells = (cell for kind in (0, 1) for length in lengths for cell in (zoo.score(found[int(length)][kind]), ""))
         rows.append([f"*what followed the last {n} symbols*" if n > 1 else "*what followed the last symbol*" if n else "*frequencies of letters*", *cells])
     head = ["model", *(f"{what}, {n}{heads}" for what, *_ in kinds for n in lengths for heads in ("", ", with heads"))]
-    alone, heads = ({of.build for _, *both in kinds for of in both[i : i + 1]} for i in (0, 1))
-    commits = {build.split(", ")[0] for build in alone | heads}
-    if len(commits) > 1:
-        sys.exit(f"{KEPT} would mix builds: {', '.join(sorted(commits))}; run again those that are older")
-    return f"{table(head, rows)}\n\n*`scripts/languages.py`; {'; '.join(sorted(alone | heads))}.*\n"
+    builds = sorted({of.build for _, *both in kinds for of in both})
+    if len({build.split(", ")[0] for build in builds}) > 1:
+        sys.exit(f"{KEPT} would mix builds: {'; '.join(builds)}; run again those that are older")
+    return f"{table(head, rows)}\n\n*`scripts/languages.py`; {'; '.join(builds)}.*\n"
 
 
 def check():

@@ -417,3 +417,54 @@ fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
     thread::sleep(Duration::from_millis(600));
     says(&signalled(child, "-TERM").2, &["in the middle of an evaluation", "nothing of it is kept"]);
 }
+
+/// `--out` writes to a pipe, and through a link, and leaves both what they are.
+#[test]
+fn a_pipe_stays_a_pipe_and_a_link_a_link() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let place = Place::new();
+    let [pipe, link] = ["pipe", "link.html"].map(|name| place.at(name));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    let line = "inspect --model lstm --steps 0 --len 4 --out";
+    assert_eq!(place.run(&format!("{line} pipe")).status, Some(0));
+    // If the pipe were replaced, nobody would write to it, and its reader would wait forever.
+    assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(reader.join().unwrap().starts_with("<!DOCTYPE html>"));
+    place.write("page.html", "old");
+    symlink("page.html", &link).unwrap();
+    assert_eq!(place.run(&format!("{line} link.html")).status, Some(0));
+    assert!(fs::symlink_metadata(&link).unwrap().file_type().is_symlink());
+    assert!(fs::read_to_string(place.at("page.html")).unwrap().starts_with("<!DOCTYPE html>"));
+    place.write("data.json", "mine");
+    place.refuses(&format!("{line} data.json --json"), &["--out data.json", "page.html"]);
+    place.refuses(&format!("{line} data.dot --graph"), &["--out data.dot", "page.html"]);
+    assert_eq!(fs::read_to_string(place.at("data.json")).unwrap(), "mine");
+}
+
+/// Weights grow by a tenth at each step until they overflow; the last checkpoint has what was learned until then.
+#[test]
+fn a_run_that_diverges_keeps_its_last_checkpoint() {
+    let place = Place::new();
+    let grows = "--optimizer adamw --lr 1e-3 --weight-decay 2100 --schedule constant --warmup 0";
+    let ran = place.run(&format!("parity {} {grows} --out run", LONG.replace("every 0.05", "every 0.005")));
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    let kept = place.at("run/lstm-seed0/checkpoint.safetensors");
+    assert!(kept.exists() && !place.at("run/lstm-seed0/weights.safetensors").exists());
+    place.run("parity --resume run");
+    assert!(kept.exists());
+    let seen = place.run("inspect --checkpoint run --out page.html");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    fs::remove_file(&kept).unwrap();
+    place.refuses("inspect --checkpoint run --out page.html", &["diverged", "result.json"]);
+}
+
+#[test]
+fn seconds_between_checkpoints_are_checked_when_a_run_goes_on() {
+    let place = Place::new();
+    assert_eq!(place.run(&format!("parity {} --out run", LONG.replace("1000000", "1"))).status, Some(0));
+    place.refuses("parity --resume run --checkpoint-every=-5", &["checkpoint_every -5", "0 for none"]);
+}

@@ -133,7 +133,7 @@ pub(super) fn run(args: &Inspect) -> ExitCode {
 
 fn inspect(args: &Inspect, bar: &ProgressBar) -> Result<Inspection> {
     // All that can be refused is, before anything is trained.
-    check_out(&args.out)?;
+    check_out(args)?;
     let mut models = vec![match &args.checkpoint {
         Some(dir) => Subject::There(Box::new(source::checkpoint(dir)?)),
         None => planned(args, args.model.as_deref().unwrap_or(MIXER))?,
@@ -260,7 +260,13 @@ fn seed(args: &Inspect, spec: &str) -> u64 {
 }
 
 /// Before any work: whether the page can go there.
-fn check_out(out: &Path) -> Result<()> {
+fn check_out(args: &Inspect) -> Result<()> {
+    let out = &args.out;
+    let data = ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
+    if let Some(ending) = data.into_iter().find(|ending| out.extension().is_some_and(|own| own == *ending)) {
+        let what = format!("the data goes to a file .{ending}; expected another name for the page, as page.html");
+        return Err(Error::Config(format!("--out {}: {what}", out.display())));
+    }
     let parent = out.parent().filter(|p| !p.as_os_str().is_empty());
     if out.is_dir() {
         return Err(Error::Config(format!("--out {}: is a directory; expected a file, as page.html", out.display())));

@@ -50,7 +50,11 @@ impl TrainArgs {
                 rundir::check_configuration(&of, &own, seed)?;
             }
         }
-        cfg.checkpoint_every = self.training.checkpoint_every.unwrap_or(cfg.checkpoint_every);
+        if let Some(every) = self.training.checkpoint_every {
+            cfg.checkpoint_every = every;
+            cfg.per_model.values_mut().for_each(|own| drop(own.remove("checkpoint_every")));
+            cfg.check()?;
+        }
         open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
         Ok((cfg, Some(out)))
     }

@@ -11,17 +11,22 @@ use tempfile::{Builder, NamedTempFile};
 /// How the names of unfinished files end.
 const ENDING: &str = ".tmp";
 
-/// Write a file whole or not at all: under another name beside it, synced, then renamed.
+/// Write a file whole or not at all: under another name beside it, synced, then renamed. A link leads to the file that is
+/// replaced; a device or a pipe is written to, and stays what it is.
 ///
 /// # Errors
 /// When it cannot be written; the old file, if there was one, is then as it was.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        return fs::write(path, bytes).map_err(Error::io(path));
+    }
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let directory = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let all = || -> io::Result<()> {
-        let mut file = unfinished(directory, path)?;
+        let mut file = unfinished(directory, &target)?;
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
-        file.persist(path)?;
+        file.persist(&target)?;
         // The new name itself is on the disk once its directory is; Windows opens no directories.
         if cfg!(unix) {
             File::open(directory)?.sync_all()?;

@@ -217,7 +217,12 @@ pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
         let doubts = not_finite(&model, &saved).into_iter().collect();
         return Ok(Source { name, about, doubts, config, model });
     }
-    let why = "has neither weights nor a checkpoint yet; wait for its first checkpoint, or go on with --resume";
+    let why = match rundir::find(&of)? {
+        rundir::Found::Finished(_) => {
+            "diverged before its first checkpoint, and has no weights: its result.json says at which step"
+        }
+        _ => "has neither weights nor a checkpoint yet; wait for its first checkpoint, or go on with --resume",
+    };
     Err(Error::Config(format!("{}: {why}", of.display())))
 }
 

@@ -99,9 +99,10 @@ impl Task for Group {
         if self.offered().len() > 1 {
             return Ok(());
         }
-        let moves = format!("{:?}", self.moves).to_lowercase();
-        let whose = "s3, s4 and s5 have swaps; they and a5 have three";
-        Err(format!("task.moves {moves}: {:?} has none that we offer: {whose}; expected all", self.group))
+        let (moves, of) = (format!("{:?}", self.moves).to_lowercase(), self.group);
+        Err(format!(
+            "task.moves {moves}: not of {of:?}; s3, s4 and s5 have swaps, and with a5 also three; expected all"
+        ))
     }
 
     fn without_effect(&self, _: &[Len]) -> Vec<(&'static str, String)> {

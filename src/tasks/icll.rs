@@ -11,11 +11,11 @@
 //! States that are not reached from the first are left out, and equivalent states merged, where every state accepts. A
 //! string has 1 to `string` symbols (uniform): a walk from the first state, along any edge equally often.
 //!
-//! Which symbols may follow can be learned from the strings before, and in no other way: an eighth of all automata, by a
-//! hash of their edges, is met in evaluations alone, the others in training alone. (Of few letters it is not an eighth of
-//! each size: with four letters automata of one and two states are hardly met in evaluations.) The paper has 5,000 automata to train
-//! on, each with one sequence of 10 to 19 strings; here each sequence has a new one, and is filled with strings up to its
-//! length, of which the last may be cut short.
+//! Which symbols may follow can be learned from the strings before, and in no other way: an eighth of all automata, by
+//! a hash of their edges, is met in evaluations alone, the others in training alone. (Of few letters it is not an
+//! eighth of each size: with four letters automata of one and two states are hardly met in evaluations.) The paper has
+//! 5,000 automata to train on, each with one sequence of 10 to 19 strings; here each sequence has a new one, and is
+//! filled with strings up to its length, of which the last may be cut short.
 //!
 //! The symbol that follows is drawn, so nobody knows it. The accuracy is therefore that of the paper: how often the most
 //! likely symbol is one that the automaton allows. The score `tvd` is the total variation distance ½ Σ |p − p*| of the

@@ -346,7 +346,7 @@ impl TrainConfig {
     }
 
     /// Refuse every invalid value, before any work is done.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let mixers = models::names();
         let variants = self.per_model.keys().map(String::as_str).filter(|name| !mixers.contains(name));
         let known: Vec<&str> = mixers.iter().copied().chain(variants).collect();
@@ -373,7 +373,8 @@ impl TrainConfig {
             expect(name.chars().all(of_a_file), || {
                 format!("per_model.{name}: expected a name of letters, digits, '_', '-' and '.'")
             })?;
-            let whole = ["models", "preset", "per_model"].into_iter().find(|key| own.contains_key(*key));
+            let all = ["models", "preset", "per_model", "task", "seed", "seeds"];
+            let whole = all.into_iter().find(|key| own.contains_key(*key));
             expect(whole.is_none(), || {
                 format!("per_model.{name}.{}: expected at the top, as it is of all models", whole.unwrap_or_default())
             })?;

@@ -314,6 +314,9 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
         ("preset = 'mqar'", &["file.toml", "mqar", "use mqar"]),
         ("task.name = 'group'", &["file.toml", "use state_tracking"]),
         ("per_model.gpt.models = ['lstm']", &["per_model.gpt.models", "at the top"]),
+        ("per_model.gpt.seeds = 9", &["per_model.gpt.seeds", "at the top"]),
+        ("per_model.gpt.seed = 9", &["per_model.gpt.seed", "at the top"]),
+        ("per_model.gpt.task = { name = 'dyck' }", &["per_model.gpt.task", "at the top"]),
         ("model = { variant = 'published', without = ['diagonal', 'diagonal'] }", &["without", "twice"]),
     ] {
         place.refuses(&place.with_file(text, show), words);

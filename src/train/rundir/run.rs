@@ -282,7 +282,7 @@ impl Held {
     /// When a file cannot be deleted.
     pub fn tidy_up(&self) -> Result<()> {
         remove_unfinished(&self.dir, &FILES)?;
-        remove_file(&self.dir.join(CHECKPOINT))
+        if files::is_there(&self.dir.join(WEIGHTS)) { remove_file(&self.dir.join(CHECKPOINT)) } else { Ok(()) }
     }
 
     /// Delete the run; the directory too, if nothing else is in it.
@@ -386,7 +386,8 @@ impl RunFiles {
         let mut text = serde_json::to_vec_pretty(&outcome).map_err(|e| Error::format(&path, e.to_string()))?;
         text.push(b'\n');
         write(&path, &text)?;
-        remove_file(&self.held.dir.join(CHECKPOINT))
+        // Of a run that diverged the last checkpoint has all the weights there are.
+        if model.is_some() { remove_file(&self.held.dir.join(CHECKPOINT)) } else { Ok(()) }
     }
 
     /// Save the weights under their path names, and give the checksum of their file. The metadata has one entry,
