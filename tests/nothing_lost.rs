@@ -55,6 +55,9 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
+/// A sweep of one run of one step.
+const SWEEP: &str = "models = ['lstm']\nseeds = 1\nsteps = 1\neval_lens = [8]\ntrain_len = 8\ntask.name = 'parity'\n[grid]\nlr = [0.01]";
+
 /// Long runs with frequent checkpoints.
 const LONG: &str = "--models lstm --seeds 1 --steps 1000000 --train-len 8 --batch 8 --width 8 --heads 2 --head-dim 4 \
     --mlp 8 --eval-lens 8 --threads 1 --checkpoint-every 0.05";
@@ -467,4 +470,49 @@ fn seconds_between_checkpoints_are_checked_when_a_run_goes_on() {
     let place = Place::new();
     assert_eq!(place.run(&format!("parity {} --out run", LONG.replace("1000000", "1"))).status, Some(0));
     place.refuses("parity --resume run --checkpoint-every=-5", &["checkpoint_every -5", "0 for none"]);
+}
+
+#[test]
+fn a_recorded_configuration_that_is_empty_is_not_the_default_experiment() {
+    let place = Place::new();
+    assert_eq!(place.run(&format!("parity {} --out run", LONG.replace("1000000", "1"))).status, Some(0));
+    place.write("run/config.toml", "");
+    place.refuses("parity --resume run", &["run/config.toml", "not the configuration of a run"]);
+    assert!(place.at("run/lstm-seed0/weights.safetensors").exists() && !place.at("run/gpt-seed0").exists());
+}
+
+/// A point that is named '.' belongs to its sweep as well, and no run goes among the points.
+#[test]
+fn a_sweep_is_not_written_over() {
+    let place = Place::new();
+    let run = format!("parity {}", LONG.replace("1000000", "1"));
+    assert_eq!(place.run(&place.with_file(SWEEP, "sweep FILE --out all")).status, Some(0));
+    place.refuses(&format!("{run} --out all --force"), &["--out all", "holds a sweep"]);
+    let lock = fs::File::create(place.at("all/lock")).unwrap();
+    lock.lock_shared().unwrap();
+    let weights = place.at("all/lr=0.01/lstm-seed0/weights.safetensors");
+    for (from, out) in [(place.at(""), "all/lr=0.01"), (place.at("all/lr=0.01"), ".")] {
+        let line = format!("{run} --out {out} --force");
+        let mut words = line.split_whitespace();
+        let mut program = program::program(words.next().unwrap());
+        let (status, _, said) = ended(program.args(words).current_dir(from).output().unwrap());
+        assert!(status == Some(2) && weights.exists(), "{out}: {said}");
+        says(&said, &["another process is at work"]);
+    }
+}
+
+/// One that leaves a sweep has its lock alone for a moment.
+#[test]
+fn a_sweep_begins_while_another_process_leaves_it() {
+    let place = Place::new();
+    fs::create_dir(place.at("all")).unwrap();
+    let lock = fs::File::create(place.at("all/lock")).unwrap();
+    lock.lock().unwrap();
+    let leaves = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        drop(lock);
+    });
+    let ran = place.run(&place.with_file(SWEEP, "sweep FILE --out all"));
+    leaves.join().unwrap();
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
 }

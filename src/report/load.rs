@@ -105,8 +105,8 @@ pub fn load(paths: &[PathBuf], notes: &mut Vec<String>, bar: &ProgressBar) -> Re
 
 /// The directories with a configuration, from `root` down.
 fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
-    const EXPECTED: &str = "expected a directory that parity, dyck, mqar or state_tracking wrote with --out, or one \
-                            that holds such";
+    const EXPECTED: &str = "expected a directory that train, sweep or another program wrote with --out, or one that \
+                            holds such";
     if !fs::metadata(root).map_err(Error::io(root))?.is_dir() {
         return Err(Error::format(root, format!("is a file; {EXPECTED}")));
     }
@@ -162,12 +162,9 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
     let path = dir.join(CONFIG);
     let text = files::read_text(&path, files::CONFIG)?;
     let config: Table = text.parse().map_err(|e: toml::de::Error| Error::format(&path, e.to_string().trim_end()))?;
-    let models: Option<Vec<&str>> =
-        config.get("models").and_then(toml::Value::as_array).map(|a| a.iter().filter_map(|m| m.as_str()).collect());
-    let named = config.get("task").and_then(|t| t.get("name")).is_some_and(toml::Value::is_str);
-    let models = models.filter(|_| named).ok_or_else(|| {
-        Error::format(&path, "not the configuration of a run: expected 'models', and 'name' in [task]")
-    })?;
+    crate::train::rundir::check_recorded(&path, &config)?;
+    let listed = config.get("models").and_then(toml::Value::as_array);
+    let models: Vec<&str> = listed.into_iter().flatten().filter_map(toml::Value::as_str).collect();
 
     let steps = |model: &str| steps_of(&config, model);
     let mut runs = finished(&dir.join(RESULTS), notes);

@@ -11,6 +11,8 @@ use std::{
     fs::{self, File, TryLockError},
     io::Write,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 /// The lock of a directory that holds runs.
@@ -31,7 +33,7 @@ impl Lock {
     /// # Errors
     /// When another process has it: the error names that process. When it cannot be written.
     pub fn exclusive(dir: &Path) -> Result<Lock> {
-        let mut lock = Lock::take(dir, File::try_lock)?;
+        let mut lock = Lock::take(dir, File::try_lock, 0)?;
         lock.alone = true;
         let who = format!("process {} on {} since {}\n", std::process::id(), stamp::host(), stamp::now());
         // The text only makes the error of the next process clearer.
@@ -44,15 +46,22 @@ impl Lock {
     /// # Errors
     /// When a process has it for itself; when it cannot be written.
     pub fn shared(dir: &Path) -> Result<Lock> {
-        Lock::take(dir, File::try_lock_shared)
+        // A process that leaves takes it alone for a moment, to see whether it is the last.
+        Lock::take(dir, File::try_lock_shared, 20)
     }
 
-    fn take(dir: &Path, lock: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<Lock> {
+    /// A lock, tried again so many times, a twentieth of a second apart.
+    fn take(dir: &Path, lock: fn(&File) -> std::result::Result<(), TryLockError>, mut again: u32) -> Result<Lock> {
         let path = dir.join(LOCK);
         loop {
             let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
             let file = opened.map_err(Error::io(&path))?;
             if let Err(TryLockError::WouldBlock) = lock(&file) {
+                if again > 0 {
+                    again -= 1;
+                    thread::sleep(Duration::from_millis(50));
+                    continue;
+                }
                 let said = files::read_text(&path, files::CONFIG).unwrap_or_default();
                 let line = said.lines().next().unwrap_or_default();
                 let plain: String = line.chars().filter(|c| !c.is_control()).take(120).collect();

@@ -77,11 +77,16 @@ impl RunDir {
             let why = "is a file; expected a directory, or a name for a new one";
             return Err(Error::Config(format!("--out {}: {why}", path.display())));
         }
+        if files::is_there(&path.join(SWEEP)) {
+            let why = "holds a sweep; expected a directory of its own";
+            return Err(Error::Config(format!("--out {}: {why}", path.display())));
+        }
         fs::create_dir_all(path).map_err(Error::io(path))?;
         let lock = Lock::exclusive(path)?;
         if force {
-            // A point of a sweep belongs to the sweep as long as the sweep is at work.
-            let above = path.parent().filter(|above| files::is_there(&above.join(SWEEP)));
+            // A point of a sweep belongs to the sweep as long as the sweep is at work; "." has the sweep above it too.
+            let whole = fs::canonicalize(path).map_err(Error::io(path))?;
+            let above = whole.parent().filter(|above| files::is_there(&above.join(SWEEP)));
             let _not_at_work = above.map(Lock::exclusive).transpose()?;
             remove_runs(path)?;
         } else if entries(path)?.iter().any(|entry| !is_our_own(entry)) {
@@ -159,7 +164,19 @@ impl RunDir {
 pub fn configuration(path: &Path) -> Result<TrainConfig> {
     check(path)?;
     let config = path.join(CONFIG);
-    TrainConfig::from_layers("default", Some((&config, read_run(&config)?)), toml::Table::new())
+    let table = read_run(&config)?;
+    check_recorded(&config, &table)?;
+    TrainConfig::from_layers("default", Some((&config, table)), toml::Table::new())
+}
+
+/// See that a table is what a run records, which has every key. A file that lost its contents would stand for the default
+/// experiment.
+pub(crate) fn check_recorded(path: &Path, table: &toml::Table) -> Result<()> {
+    let named = table.get("task").and_then(|task| task.get("name")).is_some_and(toml::Value::is_str);
+    if named && table.get("models").is_some_and(toml::Value::is_array) {
+        return Ok(());
+    }
+    Err(Error::format(path, "not the configuration of a run: expected 'models', and 'name' in [task]"))
 }
 
 /// See that a directory holds runs.
