@@ -24,6 +24,7 @@ use tapezoo::{
         optimizer::{Adam, AdamConfig, Rule, clip},
         rundir::{self, RunDir},
         schedule::{Schedule, Shape},
+        sweep::{Plan, Summary},
         table, train,
     },
 };
@@ -354,4 +355,32 @@ fn a_table_fits_a_narrow_terminal_and_says_when_a_number_is_perfect() {
     }
     let wide = table::text(&cfg, &[report(0.9996)]);
     assert!(wide.contains("0.999") && !wide.contains("perfect"), "{wide}");
+}
+
+#[test]
+fn numbers_stand_apart_however_wide_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let grid = dir.path().join("grid.toml");
+    fs::write(&grid, "models = ['gpt']\nseeds = 2\n[grid]\nlr = [0.01]").unwrap();
+    let plan = Plan::load(&grid).unwrap();
+    let reports = [4321.0, 54_321.5].map(|bits| RunReport {
+        model: "gpt".into(),
+        seed: u64::from(bits > 5000.0),
+        params: 123_456_789,
+        accuracy: [32, 64].map(|len| (Len::from(len), 0.5)).into(),
+        scores: BTreeMap::from([("bits_per_byte".into(), [32, 64].map(|len| (Len::from(len), bits)).into())]),
+        ..RunReport::default()
+    });
+    let (mean, deviation) = ("29321.250", "±35355.693");
+    let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+    let table = table::text(&plan.points[0].cfg, &reports);
+    let of = |word: &str| words(&table).iter().filter(|w| *w == word).count();
+    assert_eq!((of(mean), of(deviation), of("123456789")), (2, 2, 1), "{table}");
+    let summary = Summary::new(&plan, vec![reports.to_vec()]).text();
+    let of = |word: &str| words(&summary).iter().filter(|w| *w == word).count();
+    assert_eq!((of(mean), of(deviation)), (2, 2), "{summary}");
+    // A run that stopped says why within the terminal.
+    let error = Some("the loss is not finite, and so on ".repeat(9));
+    let stopped = table::text_within(60, &plan.points[0].cfg, &[RunReport { error, ..reports[0].clone() }]);
+    assert!(stopped.lines().all(|line| line.chars().count() <= 60), "{stopped}");
 }

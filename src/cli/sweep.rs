@@ -1,6 +1,6 @@
 //! `tapezoo sweep`: many runs side by side, on one machine or on many, resumed where they stopped.
 
-use super::{fail, help::glance, print, profile, say, threads, whole};
+use super::{bar::with_bar, fail, help::glance, print, profile, say, threads, whole};
 use crate::{
     error::{Error, Result},
     terminal::columns,
@@ -190,7 +190,8 @@ fn start(args: &Run) -> Result<ExitCode> {
 }
 
 fn merge(out: &Path, parts: &[PathBuf]) -> Result<ExitCode> {
-    Ok(said(print(sweep::merge(out, parts)?.summary().text_within(columns()))))
+    let sweep = with_bar("{bar:24} {pos}/{len} {wide_msg}", |bar| sweep::merge(out, parts, bar))?;
+    Ok(said(print(sweep.summary().text_within(columns()))))
 }
 
 /// The status of a program that had only this to say.

@@ -41,7 +41,8 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod standing;
 #[cfg(feature = "laboratory")]
-pub(crate) mod sweep;
+#[doc(hidden)]
+pub mod sweep;
 #[cfg(feature = "laboratory")]
 #[doc(hidden)]
 pub mod table;

@@ -70,7 +70,17 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
 
     let names = rows.iter().map(|r| r.model).chain(scores.iter().map(|s| s.as_str()));
     let name = names.map(str::len).max().unwrap_or(0).max(if scores.is_empty() { 5 } else { 8 });
-    let column = lens.iter().map(|len| len.to_string().len() + 1).max().unwrap_or(0).max(7);
+    // A length, a mean or a deviation, and a space before it.
+    let of_a_score = |score: Option<&str>| {
+        let widest = |&len: &Len| {
+            let numbers = rows.iter().map(|row| row.score(score, len));
+            let texts = numbers.flat_map(|x| [mean(&x).map(|x| number(score, x)), deviation(&x).map(spread)]);
+            texts.flatten().map(|text| text.chars().count()).max().unwrap_or(0).max(len.to_string().len())
+        };
+        lens.iter().map(widest).max().unwrap_or(0)
+    };
+    let all = scores.iter().map(|score| Some(score.as_str())).chain([None]);
+    let column = all.map(of_a_score).max().unwrap_or(0).max(6) + 1;
     let mut text = String::new();
     let mut perfect = false;
     // Lengths that do not fit beside the last three columns go into further blocks below; the three as well where not
@@ -97,14 +107,13 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
             text.push('\n');
         }
     }
-    let last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
-    text += &fit(&last, width);
+    let mut last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
     for r in reports {
         if let Some(error) = &r.error {
-            text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
+            last += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
         }
     }
-    text
+    text + &fit(&last, width)
 }
 
 /// The heads of the last three columns, and the width of each.
@@ -126,7 +135,7 @@ fn block(
     line.extend(lens.iter().map(|len| cell(len.to_string())));
     line.extend(costs.iter().map(|cost| format!("{cost:>COST$}")));
     let mut text = format!("{line}\n{}\n", "-".repeat(line.len()));
-    let spread = rows.iter().any(|row| row.runs.len() > 1);
+    let several = rows.iter().any(|row| row.runs.len() > 1);
     for row in rows {
         text += &format!("{:name$}", row.model);
         text.extend(
@@ -137,11 +146,10 @@ fn block(
             "steps/s" => mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}")),
             _ => format!("{:.1}", row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64),
         };
-        text.extend(costs.iter().map(|what| format!("{:>COST$}", cost(what))));
+        text.extend(costs.iter().map(|what| format!(" {:>1$}", cost(what), COST - 1)));
         text.push('\n');
-        if spread && !lens.is_empty() {
-            let deviations =
-                |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), |x| format!("±{x:.3}"));
+        if several && !lens.is_empty() {
+            let deviations = |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), spread);
             let line: String = lens.iter().map(deviations).map(cell).collect();
             text += format!("{}{line}", " ".repeat(name)).trim_end();
             text.push('\n');
@@ -173,6 +181,11 @@ pub(crate) fn mean(x: &[f64]) -> Option<f64> {
 pub(crate) fn deviation(x: &[f64]) -> Option<f64> {
     let mean = mean(x).filter(|_| x.len() > 1)?;
     Some((x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt())
+}
+
+/// A standard deviation with three decimals.
+fn spread(x: f64) -> String {
+    format!("±{x:.3}")
 }
 
 /// A score of this name, or the accuracy, with three decimals.

@@ -11,18 +11,19 @@ use crate::{
         rundir::{Found, MADE_BY, METRICS, RESULT, SWEEP, WEIGHTS, check_files, find_of, write},
     },
 };
+use indicatif::ProgressBar;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
 /// Join the finished runs in `parts` into `out`, which may be new, or hold a part of the same sweep already. Everything
-/// is checked before anything is written. Unfinished runs stay where they are.
+/// is checked before anything is written. Unfinished runs stay where they are. The bar shows how far it is.
 ///
 /// # Errors
 /// When a part is no sweep, or another one, when two parts have different results of the same run, a finished run lost
 /// a file, or one cannot be read or written.
-pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
+pub fn merge(out: &Path, parts: &[PathBuf], bar: &ProgressBar) -> Result<Sweep> {
     let first = parts.first().ok_or_else(|| Error::config("merge: expected at least one part"))?;
     for part in parts {
         if !files::is_there(&part.join(SWEEP)) {
@@ -38,8 +39,15 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
     }
 
     // For each run of the grid, a part that has its result.
+    let begin = |doing: &str, steps: usize| {
+        bar.set_message(doing.to_string());
+        bar.set_length(steps as u64);
+        bar.set_position(0);
+    };
+    begin("reading", sweep.jobs.len());
     let mut copies: Vec<(&Path, &Path)> = Vec::new();
     for (i, (point, job)) in sweep.jobs.iter().enumerate() {
+        bar.inc(1);
         let to = job.dir.as_deref();
         let found = to.into_iter().chain(all.iter().filter_map(|part| part.jobs[i].1.dir.as_deref()));
         let mut has: Option<(&Path, RunReport)> = None;
@@ -62,7 +70,9 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
 
     let _lock = sweep.lock(Lock::exclusive)?;
     let dirs = sweep.prepare()?;
+    begin("copying", copies.len());
     for (from, to) in copies {
+        bar.inc(1);
         fs::create_dir_all(to).map_err(Error::io(to))?;
         let made_by = |run: &Path| run.parent().unwrap_or(run).join(MADE_BY);
         add_lines(&made_by(from), &made_by(to))?;
@@ -74,7 +84,11 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
             }
         }
     }
-    dirs.iter().enumerate().try_for_each(|(i, dir)| sweep.write_reports(i, dir))?;
+    begin("writing tables", dirs.len());
+    for (i, dir) in dirs.iter().enumerate() {
+        bar.inc(1);
+        sweep.write_reports(i, dir)?;
+    }
     sweep.summary().write(out)?;
     Ok(sweep)
 }

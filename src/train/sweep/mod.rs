@@ -32,8 +32,10 @@ use crate::{
     files,
 };
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, Write},
+    mem,
     path::{Path, PathBuf},
     str::FromStr,
     time::{Duration, Instant},
@@ -44,6 +46,13 @@ const FILES: [&str; 4] = [SWEEP, summary::CSV, summary::JSONL, summary::TXT];
 
 /// Write the summary of what is there so far no more often than this.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+/// After the tables of points were written, training goes on for this many times as long before they are again: a sweep
+/// of hundreds of short runs would do little else.
+const TRAINING_OVER_TABLES: u32 = 9;
+
+/// What is lost when the directory is not this process's any more.
+const NOT_OURS: &str = "its tables are not written";
 
 /// The i-th of n parts of a sweep, counted from 0 as arrays of batch systems are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,13 +153,20 @@ impl Sweep {
         let progress = Progress::new(true).without_results();
         let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
         let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
+        // The points whose tables are older than their runs, and the time at which they are written again.
+        let (mut older, mut again) = (BTreeSet::new(), Instant::now());
         jobs::work(&mine, threads, &progress, standing, Some(&lock), |i, report| {
             finished += 1;
             failed += usize::from(report.error.is_some());
             let point = self.jobs[self.mine[i]].0;
             self.tell(progress.has_bars(), finished, point, &report);
-            let own = lock.check("its tables are not written");
-            let mut wrote = own.and_then(|()| self.write_reports(point, &dirs[point]));
+            older.insert(point);
+            let mut wrote = lock.check(NOT_OURS);
+            if again <= Instant::now() {
+                let start = Instant::now();
+                wrote = wrote.and_then(|()| self.write_all(&mut older, &dirs));
+                again = Instant::now() + start.elapsed() * TRAINING_OVER_TABLES;
+            }
             if last.elapsed() > SUMMARY_EVERY {
                 last = Instant::now();
                 wrote = wrote.and_then(|()| self.summary().write(&self.out));
@@ -160,6 +176,8 @@ impl Sweep {
             }
         });
         written?;
+        lock.check(NOT_OURS)?;
+        self.write_all(&mut older, &dirs)?;
         let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
         let summary = self.summary_of(&summary);
         Ok(Outcome { runs: self.mine.len(), failed, summary })
@@ -193,6 +211,11 @@ impl Sweep {
             _ => None,
         };
         self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| finished(&job.1)).collect()
+    }
+
+    /// Write the reports of these points, which then are none.
+    fn write_all(&self, points: &mut BTreeSet<usize>, dirs: &[RunDir]) -> Result<()> {
+        mem::take(points).into_iter().try_for_each(|point| self.write_reports(point, &dirs[point]))
     }
 
     /// Write the reports of one point's finished runs.

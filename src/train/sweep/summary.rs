@@ -251,10 +251,14 @@ impl Summary {
             padded.collect()
         };
         let mut perfect = false;
-        let per_block = (columns.saturating_sub(widths.iter().sum()) / 13).max(1);
+        let cells = self.columns.iter().flat_map(|(name, len)| {
+            [len.to_string()].into_iter().chain(self.rows.iter().map(|row| cell(name, &row.numbers(name, *len))))
+        });
+        let column = cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(12) + 1;
+        let per_block = (columns.saturating_sub(widths.iter().sum()) / column).max(1);
         for of in self.columns.chunk_by(|a, b| a.0 == b.0).flat_map(|score| score.chunks(per_block)) {
             let head: Vec<String> = head.iter().map(ToString::to_string).collect();
-            let lens: String = of.iter().map(|(_, len)| format!("{:13}", len.to_string())).collect();
+            let lens: String = of.iter().map(|(_, len)| format!("{:column$}", len.to_string())).collect();
             let title = format!("{}{lens}", left(&head));
             let from = text.len();
             let line = "-".repeat(title.trim_end().chars().count().min(columns));
@@ -265,7 +269,7 @@ impl Summary {
             };
             for (row, labels) in self.rows.iter().zip(&labels).filter(|(row, _)| of_its_task(row)) {
                 let cells: String =
-                    of.iter().map(|(name, len)| format!("{:13}", cell(name, &row.numbers(name, *len)))).collect();
+                    of.iter().map(|(name, len)| format!("{:column$}", cell(name, &row.numbers(name, *len)))).collect();
                 text += &format!("{}\n", format!("{}{cells}", left(labels)).trim_end());
             }
             perfect |= !less_is_better(&of[0].0) && text[from..].contains(" 1.000");
