@@ -6,7 +6,7 @@
 //!   in reverse.
 //! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer per file, with its equations at the top.
 //! - What can be differentiated? [`ops::primitives`]: the whole engine's arithmetic, each primitive with its
-//!   derivative, in 1,480 lines of plain loops. [`ops`]: every other op, as a formula over the primitives.
+//!   derivative, in 1,500 lines of plain loops. [`ops`]: every other op, as a formula over the primitives.
 //! - How is it computed fast? [`kernels`]: fast implementations of ops, tested against the formula or the
 //!   loops that define the op.
 //! - What is learned? [`tasks`]: tokens, and a target for each.

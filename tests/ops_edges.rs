@@ -281,7 +281,16 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(x.permute([0, 1]), "permute", "[0, 1]", "[2, 3, 4]");
     complains!(x.permute([0, 1, 1]), "permute", "[0, 1, 1]", "[2, 3, 4]");
     complains!(x.transpose(0, 3), "transpose", "[2, 3, 4]");
-    complains!(x.narrow(1, 2, 2), "narrow", "2..4", "[2, 3, 4]");
+    complains!(x.narrow(1, 2, 2), "narrow", "2 indices from 2 on", "[2, 3, 4]");
+    complains!(x.narrow(1, usize::MAX, 2), "narrow", "2 indices from", "[2, 3, 4]");
+    let single = x.cast(DType::F32);
+    complains!(ids.exp(), "exp", "[2, 3]", "integers");
+    complains!(ids * 2.0, "affine", "[2, 3]", "integers");
+    complains!(ids + ids, "add", "[2, 3]", "integers");
+    complains!(x.matmul_t(single), "matmul", "f32", "f64", "[2, 3, 4]");
+    complains!(ids.matmul_t(ids), "matmul", "[2, 3]", "integers");
+    complains!(x.narrow(1, 0, 2).tril_matmul(single.transpose(1, 2)), "tril_matmul", "f32", "f64");
+    complains!(x.narrow(2, 0, 3).unit_lower_solve(single), "unit_lower_solve", "f32", "f64", "[2, 3, 4]");
     complains!(x.narrow(3, 0, 1), "narrow", "[2, 3, 4]");
     complains!(Var::concat(&[x, x.narrow(2, 0, 1)], 1), "concat", "[2, 3, 4]", "[2, 3, 1]");
     complains!(Var::concat(&[x, w], 0), "concat", "[2, 3, 4]", "[5]");

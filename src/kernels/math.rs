@@ -41,7 +41,7 @@ pub trait Math: Real {
     fn gelu_and_slope(self) -> (Self, Self);
     /// x σ(x) and its slope.
     fn silu_and_slope(self) -> (Self, Self);
-    /// The larger of two; NaN loses.
+    /// The first, if it is larger, and otherwise the second: the second also where one of them is NaN.
     fn max(self, other: Self) -> Self;
     /// Whether the sign bit is set: of −0 it is.
     fn sign_bit(self) -> bool;

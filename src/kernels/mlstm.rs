@@ -8,7 +8,7 @@
 //! dô = [dh / N, −(dh·h) / N · sign(n·q) where |n·q| > exp(−m), half of that where they are equal, else 0]
 //! ```
 //!
-//! The gates follow from k and q without another product, since ĩ_t only ever appears with k'_t, and a forget gate
+//! On a device (`chunk.cu`) the gates follow from k and q without another product, since ĩ_t only ever appears with k'_t, and a forget gate
 //! between a key and a query scales both. With φ_t = ∂/∂ln f_t:
 //!
 //! ```text
@@ -16,7 +16,8 @@
 //! ```
 //!
 //! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and
-//! from 0 at a step whose f_t is 0, on which nothing before it depends.
+//! from 0 at a step whose f_t is 0, on which nothing before it depends. On the CPU the decay of a chunk has them from the
+//! chunk's own products, as in [`super::gated_linear_attention`].
 //!
 //! Let Γ be the derivative with respect to m_t for fixed Ĉ. The argument of the maximum that won gets Γ less the
 //! gradient of the other one, and the step before gets the gradient of l:

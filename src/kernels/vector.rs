@@ -61,7 +61,7 @@ pub trait Vector: Copy {
     /// # Safety
     /// There are W numbers.
     unsafe fn store(self, at: *mut f32, v: Self::V);
-    /// The first n ≤ W lanes. Stores with a mask are slow, and short rows common.
+    /// The first n lanes, 0 < n ≤ W. Stores with a mask are slow, and short rows common.
     ///
     /// # Safety
     /// There are n numbers.

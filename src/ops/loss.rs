@@ -58,8 +58,13 @@ impl Op for CrossEntropy {
         // Rows that do not count are not looked at.
         let log_p = x[0].reshape([rows, c]).embedding(ints(counted)).log_softmax();
         let of_target = log_p.gather(ints(classes)).mean();
-        let of_all = log_p.mean();
-        Some(vec![-((1.0 - self.smoothing) * of_target + self.smoothing * of_all)])
+        // A weight of 0 leaves its term out, also where a logit is −∞ and the term ∞.
+        let mean = match self.smoothing {
+            0.0 => of_target,
+            1.0 => log_p.mean(),
+            s => (1.0 - s) * of_target + s * log_p.mean(),
+        };
+        Some(vec![-mean])
     }
 
     fn kernels(&self) -> Candidates<'_> {

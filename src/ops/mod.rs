@@ -133,7 +133,10 @@ fn same_dtype(op: &str, x: In) -> Result<(), String> {
     let all = (0..x.len()).find(|i| !in_f32.contains(i)).map_or(DType::F32, |i| x[i].dtype());
     let expected = |i: usize| if in_f32.contains(&i) { all.real() } else { all };
     match (0..x.len()).find(|&i| x[i].dtype() != expected(i)) {
-        Some(i) => Err(format!("input {i} is {}, expected {} beside {all}", x[i].dtype(), expected(i))),
+        Some(i) => {
+            let (shape, dtype) = (x[i].shape(), x[i].dtype());
+            Err(format!("input {i} of shape {shape} is {dtype}, expected {} beside {all}", expected(i)))
+        }
         None => Ok(()),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ).
 //!
-//! An entry of −∞, and one that is hidden, has no weight: y is 0 there, and its cotangent does not count, whatever it
-//! is. A row of nothing but −∞, or with an entry of +∞, has no softmax: NaN.
+//! An entry of −∞, and one that is hidden, has no weight: y is 0 there, and so is its gradient. The kernels do not look
+//! at its cotangent, which the formula needs finite. A row of nothing but −∞, or with an entry of +∞, has no softmax: NaN.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

@@ -10,7 +10,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    ops::check_real,
+    ops::{check_real, same_dtype},
     tensor::{Shape, Tensor},
 };
 
@@ -27,7 +27,7 @@ impl Op for TrilMatmul {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        (0..2).try_for_each(|i| check_real(&x[i]))?;
+        same_dtype(self.name(), x).and(check_real(&x[0]))?;
         let (a, b) = (x[0].shape(), x[1].shape());
         let outer = |s: Shape| Shape::new(&s.dims()[..s.rank() - 2]);
         if a.rank() < 2 || a.rank() != b.rank() || outer(a) != outer(b) || a.at(-1) != b.at(-2) {

@@ -111,6 +111,7 @@ impl Arena {
     /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None
     /// if the system has no such memory.
     pub fn host<T: Pod + Default>(&mut self, len: usize) -> Option<Host<T>> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "no number of a tensor") };
         #[cfg(target_os = "linux")]
         if let Some(part) = self.part(len) {
             return Some(Host { all: Memory::Part(part), start: 0, len, room: len });
@@ -149,7 +150,7 @@ impl Arena {
         let at = *used;
         *used = (at + bytes + GAP).min(region.bytes());
         // SAFETY: `used` only grows, so that no other part has these bytes, and there are as many by `room`; `at` is a
-        // multiple of a cache line.
+        // multiple of a cache line, and `host` takes no type that is aligned to more.
         Some(unsafe { region::Part::new(region, at, len) })
     }
 }

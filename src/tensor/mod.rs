@@ -223,12 +223,8 @@ impl Tensor {
     #[track_caller]
     pub fn window(&self, start: usize, shape: impl Into<Shape>) -> Tensor {
         let shape = shape.into();
-        assert!(
-            start + shape.len() <= self.len(),
-            "window {start}..{} of {} elements",
-            start + shape.len(),
-            self.len()
-        );
+        let (n, all) = (shape.len(), self.len());
+        assert!(start <= all && n <= all - start, "a window of {n} elements from {start} on of {all}");
         Tensor { shape, offset: self.offset + start, buf: self.buf.clone() }
     }
 

@@ -16,13 +16,21 @@ impl Shape {
     /// A shape with these axis sizes.
     ///
     /// # Panics
-    /// With more than [`MAX_RANK`] axes.
+    /// With more than [`MAX_RANK`] axes, or more elements than a `usize` counts.
     #[track_caller]
     pub fn new(dims: &[usize]) -> Shape {
         assert!(dims.len() <= MAX_RANK, "a shape has at most {MAX_RANK} axes, got {dims:?}");
         let mut shape = Shape { dims: [0; MAX_RANK], rank: dims.len() };
         shape.dims[..dims.len()].copy_from_slice(dims);
-        shape
+        shape.counted()
+    }
+
+    /// The shape itself, whose elements can be counted.
+    #[track_caller]
+    fn counted(self) -> Shape {
+        let product = self.dims().iter().try_fold(1usize, |n, &size| n.checked_mul(size));
+        assert!(product.is_some() || self.dims().contains(&0), "shape {self} has more elements than can be counted");
+        self
     }
 
     /// The shape of a single number.
@@ -87,7 +95,7 @@ impl Shape {
     pub fn with(mut self, i: usize, size: usize) -> Shape {
         assert!(i < self.rank, "shape {self} has no axis {i}");
         self.dims[i] = size;
-        self
+        self.counted()
     }
 
     /// (product of the axes before `axis`, its size, product of the axes after it).

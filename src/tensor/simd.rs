@@ -1,7 +1,8 @@
 //! Which of a kernel's versions run: plain loops, AVX2 or AVX-512.
 //!
 //! All that the processor has, unless the environment variable `TAPEZOO_SIMD` names less, to test the others on one
-//! machine. AVX-512 and AVX2 give the same bits; plain loops sum some products in another order, so that they differ by
+//! machine. AVX-512 and AVX2 give the same bits, but for products of fewer than eight rows with a wide matrix, which one
+//! of them may leave to the `gemm` crate; plain loops sum some products in another order, so that they differ by
 //! rounding.
 
 use std::sync::atomic::{AtomicU8, Ordering};

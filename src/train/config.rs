@@ -18,7 +18,7 @@ pub use settings::{Setting, flag, warnings};
 
 use super::{
     on_device::Graphs,
-    optimizer::{AdamConfig, Rule},
+    optimizer::{AdamConfig, LEAST_BETA2, Rule},
     presets::{layer, preset_names, rename},
     schedule::{Schedule, Shape},
 };
@@ -407,9 +407,10 @@ impl TrainConfig {
             expect(ok && x.is_finite(), || format!("{name} {}: expected {what}", number(x)))
         };
         finite("lr", self.lr, "a finite number above 0", self.lr > 0.0)?;
-        for beta in self.betas {
-            finite("betas", beta, "two numbers from 0 to below 1", (0.0..1.0).contains(&beta))?;
-        }
+        let [first, second] = self.betas;
+        let expected = format!("two numbers below 1, from 0 and from {LEAST_BETA2} on");
+        finite("betas", first, &expected, (0.0..1.0).contains(&first))?;
+        finite("betas", second, &expected, (LEAST_BETA2..1.0).contains(&second))?;
         finite("eps", self.eps, "a finite number above 0", self.eps > 0.0)?;
         let smoothing = self.label_smoothing;
         finite("label_smoothing", smoothing, "a part of 1: from 0 to below 1", (0.0..1.0).contains(&smoothing))?;
@@ -505,9 +506,7 @@ fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
         return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
     }
     merge(&mut full, table.clone());
-    // The message is in the words of the file, not of Rust.
-    let plain = |what: String| what.replace("expected usize", "expected a whole number from 0 on");
-    full.try_into().map_err(|e: toml::de::Error| plain(e.to_string().trim_end().replace('\n', ", ")))
+    full.try_into().map_err(|e: toml::de::Error| place::plain(e.to_string().trim_end().replace('\n', ", ")))
 }
 
 fn table_of(config: &TrainConfig) -> Result<Table> {

@@ -1,13 +1,14 @@
 //! Adam and AdamW over flat slices, and clipping by the global norm.
 //!
 //! Adam (Kingma and Ba 2015, algorithm 1) and AdamW (Loshchilov and Hutter 2019, algorithm 2), with gradient g,
-//! weight decay λ and learning rate η, in the order of torch.optim's operations:
+//! weight decay λ and learning rate η:
 //! ```text
 //! Adam:   g ← g + λ p        AdamW:  p ← p − η λ p
 //! m ← m + (1 − β₁)(g − m)    v ← v + (1 − β₂)(g² − v)
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
 //! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
+//! v + (1 − β₂)(g² − v) keeps the rounding of v, so that β₂ is not to be near 0: see [`LEAST_BETA2`].
 //!
 //! [`Noise`] may be added to the gradient behind clipping.
 
@@ -20,6 +21,10 @@ use crate::{
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use std::{f64::consts::TAU, ops::Range};
+
+/// The least β₂. The new v is off by a rounding of the old one, of which β₂ v is left: below 10⁻³ that would be more
+/// than 10⁻⁴ of it in single precision.
+pub const LEAST_BETA2: f64 = 1e-3;
 
 /// Which of the two update rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +112,7 @@ impl Adam {
     /// The numbers of the next update for [`OnDevice`](super::on_device::OnDevice), at learning rate `lr`, with
     /// gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         let u = self.numbers(lr, self.config.weight_decay);
         [u.l2, u.shrink, u.new1, u.new2, u.rate, u.root_bias2, u.eps, clip, 0.0, 0.0, 0.0]
     }
@@ -149,7 +154,7 @@ impl Adam {
     /// When `params` or `grads` have not the length given to [`Adam::new`], or `params` is shared.
     #[track_caller]
     pub fn step(&mut self, lr: f64, params: &mut Tensor, grads: &Tensor, windows: &[Window]) {
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         let (lambda, n) = (self.config.weight_decay, self.m.len());
         assert!(params.len() == n && grads.len() == n, "{n} moments for {} and {} numbers", params.len(), grads.len());
         let [with, without] = [lambda, 0.0].map(|lambda| self.numbers(lr, lambda));

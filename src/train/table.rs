@@ -74,7 +74,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
     let of_a_score = |score: Option<&str>| {
         let widest = |&len: &Len| {
             let numbers = rows.iter().map(|row| row.score(score, len));
-            let texts = numbers.flat_map(|x| [mean(&x).map(|x| number(score, x)), deviation(&x).map(spread)]);
+            let texts = numbers.flat_map(|x| [mean(&x).map(|x| number(score, x)), deviation(&x).map(plus_minus)]);
             texts.flatten().map(|text| text.chars().count()).max().unwrap_or(0).max(len.to_string().len())
         };
         lens.iter().map(widest).max().unwrap_or(0)
@@ -107,13 +107,15 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
             text.push('\n');
         }
     }
-    let mut last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
+    let last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
+    text += &fit(&last, width);
+    // These lines are not broken: they have paths to copy.
     for r in reports {
         if let Some(error) = &r.error {
-            last += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
+            text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
         }
     }
-    text + &fit(&last, width)
+    text
 }
 
 /// The heads of the last three columns, and the width of each.
@@ -149,7 +151,7 @@ fn block(
         text.extend(costs.iter().map(|what| format!(" {:>1$}", cost(what), COST - 1)));
         text.push('\n');
         if several && !lens.is_empty() {
-            let deviations = |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), spread);
+            let deviations = |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), plus_minus);
             let line: String = lens.iter().map(deviations).map(cell).collect();
             text += format!("{}{line}", " ".repeat(name)).trim_end();
             text.push('\n');
@@ -183,9 +185,9 @@ pub(crate) fn deviation(x: &[f64]) -> Option<f64> {
     Some((x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt())
 }
 
-/// A standard deviation with three decimals.
-fn spread(x: f64) -> String {
-    format!("±{x:.3}")
+/// A standard deviation with three decimals; only none at all reads 0.000.
+pub(crate) fn plus_minus(x: f64) -> String {
+    if 0.0 < x && x < 0.0005 { "±<0.001".into() } else { format!("±{x:.3}") }
 }
 
 /// A score of this name, or the accuracy, with three decimals.

@@ -262,10 +262,19 @@ fn the_loss_of_a_sure_model_and_its_gradient_have_their_digits() {
             close(&format!("loss of {n} classes, {dtype} on {device}"), &got[0], &[sum.ln_1p()], tolerance, 0.0);
             close(&format!("slope of {n} classes, {dtype} on {device}"), &got[1], &slopes, tolerance, 0.0);
         }
-        // A target of probability 0: an infinite loss, with a gradient that reduces it.
-        let x = tensor(vec![-INF, 0.0, 0.0], [1, 3]);
-        let got = evaluate(device, dtype, &[x, ints(&[0])], None, |x| x[0].cross_entropy(x[1], -1));
-        assert_eq!(got, [vec![INF], vec![-1.0, 0.5, 0.5]], "{dtype} on {device}");
+        // A target of probability 0: an infinite loss, with a gradient that reduces it. Of another class that is
+        // nothing.
+        for kernels in [Kernels::Fast, Kernels::Plain] {
+            let loss = |target: i32| {
+                let x = [tensor(vec![-INF, 0.0, 0.0], [1, 3]), ints(&[target])];
+                evaluate_by(kernels.clone(), device, dtype, &x, None, |x| x[0].cross_entropy(x[1], -1))
+            };
+            let what = format!("{dtype} on {device}, kernels {kernels}");
+            assert_eq!(loss(0), [vec![INF], vec![-1.0, 0.5, 0.5]], "{what}");
+            let of_another = loss(1);
+            close(&what, &of_another[0], &[2f64.ln()], 1e-6, 0.0);
+            close(&what, &of_another[1], &[0.0, -0.5, 0.5], 1e-6, 0.0);
+        }
     }
 }
 

@@ -67,8 +67,8 @@ impl Tape {
     }
 
     /// As [`Tape::backward`] (a value of several elements counts as their sum), but every gradient is looked at.
-    /// Returns the first op, in the order of the backward pass, that turned finite gradients into one that is not
-    /// finite. Slow; for finding out what went wrong.
+    /// Returns the first op, in the order of the backward pass, that was handed finite gradients or a sum of them, and
+    /// whose own are not finite. Slow; for finding out what went wrong.
     pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);
@@ -118,13 +118,14 @@ impl Tape {
         culprit
     }
 
-    /// The first recorded op, in the order in which they ran, with a value that is not finite.
+    /// The first recorded op, in the order in which they ran, with a value that is NaN or +∞. −∞ is not looked for: it
+    /// is what masks are made of, and the logarithm of a closed gate.
     pub fn first_not_finite(&self) -> Option<Culprit> {
         let r = self.record.borrow();
         r.nodes.iter().find_map(|node| {
             let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
             let op = match &node.action {
-                Action::Op(op, _) if y.iter().any(|v| !v.all_finite()) => op.name(),
+                Action::Op(op, _) if y.iter().any(|value| is_broken(value)) => op.name(),
                 _ => return None,
             };
             Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })
@@ -282,4 +283,9 @@ fn add_into(a: &mut Tensor, b: &Tensor) {
             *a += b;
         }
     });
+}
+
+/// Whether a value holds NaN or +∞.
+fn is_broken(value: &Tensor) -> bool {
+    !value.all_finite() && value.to_f64().iter().any(|&x| x.is_nan() || x == f64::INFINITY)
 }

@@ -134,7 +134,7 @@ pub unsafe fn from_packed<V: Tiles>(v: V, p: Product, panels: *const f32) {
 ///
 /// # Safety
 /// a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and `out` overlaps neither a
-/// nor b.
+/// nor b; neither m nor n is 0.
 pub unsafe fn product<V: Kernels>(v: V, p: Product) -> bool {
     if p.leave() {
         return false;

@@ -6,6 +6,7 @@
 use super::{binary::Function, pointwise};
 use crate::{
     autograd::{Gen, In, Op, Outs, Var},
+    ops::check_real,
     tensor::{MAX_RANK, Real, Shape, Tensor},
 };
 use std::ops;
@@ -54,6 +55,7 @@ macro_rules! binary {
             }
 
             fn infer(&self, x: In) -> Result<Outs, String> {
+                check_real(&x[0])?;
                 if x[0].dtype() != x[1].dtype() {
                     return Err(format!("dtypes {} and {} differ", x[0].dtype(), x[1].dtype()));
                 }
@@ -124,6 +126,7 @@ impl Op for Affine {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        check_real(&x[0])?;
         Ok(x[0].shape().into())
     }
 

@@ -6,7 +6,7 @@
 use super::pointwise::{self, Function};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Primitive, Var},
-    ops::Entry,
+    ops::{Entry, check_real},
     tensor::{DType, Tensor},
 };
 use std::f64::consts::{PI, TAU};
@@ -59,6 +59,7 @@ macro_rules! functions {
             }
 
             fn infer(&self, x: In) -> Result<Outs, String> {
+                check_real(&x[0])?;
                 Ok(x[0].shape().into())
             }
 

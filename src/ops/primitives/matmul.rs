@@ -2,6 +2,7 @@
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
+    ops::{check_real, same_dtype},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -21,6 +22,7 @@ impl Op for Matmul {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(self.name(), x).and(check_real(&x[0]))?;
         let (a, b) = (x[0].shape(), x[1].shape());
         if a.rank() < 2 || b.rank() < 2 {
             return Err(format!("needs two axes at least, got shapes {a} and {b}"));

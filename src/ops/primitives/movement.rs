@@ -40,8 +40,8 @@ impl Op for Narrow {
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (shape, &Narrow { axis, start, len }) = (x[0].shape(), self);
         match shape.dims().get(axis) {
-            Some(&n) if start + len <= n => Ok(shape.with(axis, len).into()),
-            Some(_) => Err(format!("indices {start}..{} of axis {axis} of shape {shape}", start + len)),
+            Some(&n) if start <= n && len <= n - start => Ok(shape.with(axis, len).into()),
+            Some(_) => Err(format!("{len} indices from {start} on of axis {axis} of shape {shape}")),
             None => Err(format!("shape {shape} has no axis {axis}")),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
-    ops::check_real,
+    ops::{check_real, same_dtype},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -21,7 +21,7 @@ impl Op for UnitLowerSolve {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        (0..2).try_for_each(|i| check_real(&x[i]))?;
+        same_dtype(self.name(), x).and(check_real(&x[0]))?;
         let (l, r) = (x[0].shape(), x[1].shape());
         let rows = l.rank().saturating_sub(1);
         if rows < 1 || l.rank() != r.rank() || l.dims()[..rows] != r.dims()[..rows] || l.at(-1) != l.at(-2) {

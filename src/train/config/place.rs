@@ -70,6 +70,33 @@ fn meant(what: &str) -> (String, Vec<String>) {
     (what.into(), if inside.is_empty() { vec![] } else { key })
 }
 
+/// The parser's message in the words of the file, not of Rust.
+pub(super) fn plain(mut what: String) -> String {
+    for (rust, plain) in WORDS {
+        what = what.replace(&format!("expected {rust}"), &format!("expected {plain}"));
+    }
+    match what.split_once("expected struct ") {
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+            format!("{before}expected a table{rest}")
+        }
+        None => what,
+    }
+}
+
+/// The parser's words for the kinds of values, and those of the file.
+const WORDS: [(&str, &str); 9] = [
+    ("usize", "a whole number from 0 on"),
+    ("u64", "a whole number from 0 on"),
+    ("u32", "a whole number from 0 on"),
+    ("f64", "a number"),
+    ("a sequence", "a list"),
+    ("a map", "a table"),
+    ("internally tagged enum Tasks", "a table with 'name'"),
+    ("variant identifier", "a name"),
+    ("string only", "a name"),
+];
+
 /// A hint where an unknown key at the top is, or is like, a key of the table `[model]`.
 fn of_model(name: &str) -> String {
     let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::{
     train::{
         RunReport,
         rundir::write,
-        table::{PERFECT, better, deviation, mean, number},
+        table::{PERFECT, better, deviation, mean, number, plus_minus},
     },
 };
 use serde_json::{Map, Value, json};
@@ -307,6 +307,6 @@ impl Row {
 }
 
 fn cell(score: &str, numbers: &[f64]) -> String {
-    let spread = deviation(numbers).map_or(String::new(), |std| format!(" ±{std:.3}"));
+    let spread = deviation(numbers).map_or(String::new(), |std| format!(" {}", plus_minus(std)));
     mean(numbers).map_or("-".into(), |mean| number(Some(score), mean) + &spread)
 }
