@@ -7,7 +7,7 @@ mod device;
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
-    models::{Form, delta_net, delta_product, gated_delta_net, linear_transformer},
+    models::{self, Form, Init, ModelConfig, State, delta_net, delta_product, gated_delta_net, linear_transformer},
     tensor::{DType, Device, Tensor},
 };
 
@@ -299,5 +299,34 @@ fn a_long_sequence_keeps_its_digits_in_single_precision() {
     for form in [Recurrent, Parallel, Chunked(64)] {
         let got = run((Device::Cpu, DType::F32), Gated, form, &x, 1, |_| true);
         close(&got, &want, 1.0, 1e-5, &format!("{form:?}"));
+    }
+}
+
+/// bf16 has no digits for the angles of a thousand steps, and no odd counts above 256.
+#[test]
+fn places_far_along_a_sequence_are_told_apart_in_bf16() {
+    let Some(device) = device::device() else { return };
+    let t = 700;
+    for name in ["retnet", "seqboat", "ttt"] {
+        let forms = models::find(name).unwrap();
+        let run = |dtype: DType| {
+            let tape = Tape::new(device);
+            let config = ModelConfig { width: 8, heads: 1, head_dim: 8, state: 2, conv: 0, ..ModelConfig::default() };
+            let mut init = Init::new(1, None);
+            let mixer = forms(&config, &mut init).unwrap();
+            let mut params = init.finish(dtype);
+            if dtype == DType::BF16 {
+                params.copy_in_bf16(tape.cx());
+            }
+            let mut state = State::zero(mixer.as_ref(), &tape, 1, dtype);
+            let x = Gen::new(3).normal([1, t, 8]).to_device_as(tape.cx(), dtype);
+            let form = if name == "retnet" { Form::Chunked(64) } else { Form::Parallel };
+            let y = models::run(mixer.as_ref(), &params.bind(&tape), tape.constant(&x), &mut state, form);
+            y.narrow(1, t - 100, 100).value().to_f64()
+        };
+        let (half, single) = (run(DType::BF16), run(DType::F32));
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let off = norm(&mut half.iter().zip(&single).map(|(a, b)| a - b)) / norm(&mut single.iter().copied());
+        assert!(off < 0.05, "{name}: {off} off in bf16");
     }
 }

@@ -74,7 +74,7 @@ pub struct About {
     pub state: &'static str,
     /// Where the eigenvalues of the transition can be.
     pub eigenvalues: &'static str,
-    /// Multiplications of a step, beside those of the projections.
+    /// The order of the multiplications of a step, beside those of the projections.
     pub cost: &'static str,
     /// The paper.
     pub source: &'static str,

@@ -56,13 +56,13 @@ pub enum Eigenvalues {
     #[serde(rename = "0..1")]
     Positive,
     /// From −1 to 1: a state can also flip its sign, which parity needs (Grazzi et al. 2025, arXiv 2411.12537, theorem
-    /// 1).
+    /// 1). RWKV-7's, which is not symmetric, reaches below −1.
     #[serde(rename = "-1..1")]
     Signed,
 }
 
 impl Eigenvalues {
-    /// s, the length of the range: an eigenvalue a in (0, 1) becomes s a − (s − 1).
+    /// s, the length of the range: an eigenvalue a in (0, 1) becomes s a − (s − 1), or, where it is 1 − β, 1 − s β.
     pub fn stretch(self) -> f64 {
         match self {
             Eigenvalues::Positive => 1.0,
@@ -123,7 +123,7 @@ pub struct ModelConfig {
     /// Hidden width of the MLP of each block; 0: no MLP.
     pub mlp: usize,
     /// N: complex states of the LRU; states per channel of Mamba, S4D and LSSL and per head of Mamba-2 and Mamba-3; the
-    /// polynomials of LMU; the slots of GSA.
+    /// polynomials of LMU; the slots of GSA; the averages per channel of SeqBoat.
     pub state: usize,
     /// W, the width of the causal convolutions of DeltaNet and its kin, Mamba, Mamba-2, sLSTM, mLSTM, TTT and Titans;
     /// 0: none.
@@ -258,6 +258,11 @@ impl ModelConfig {
         }
         if self.positions == Positions::Rope && self.head_dim % 2 == 1 {
             return Err(Error::config(format!("head_dim = {}: rope needs an even head_dim", self.head_dim)));
+        }
+        let counts = [("positions = rope", self.positions == Positions::Rope), ("ttt", self.mixer == "ttt")];
+        if let Some((what, _)) = counts.iter().find(|of| of.1 && self.carry_state) {
+            let why = "it counts the tokens of each batch from 0, and the carried state has counted on";
+            return Err(Error::Config(format!("carry_state: {what} cannot go on from the batch before: {why}")));
         }
         if self.variant == Variant::Clean && !self.without.is_empty() {
             return Err(Error::config("without: only variant = \"published\" has defects to be built without"));

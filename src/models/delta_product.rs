@@ -26,7 +26,7 @@
 //! |---|---|
 //! | recurrent | O(n T K V), n T steps |
 //! | parallel | the whole sequence as one chunk: O((n T)² (K + V)) |
-//! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
+//! | chunked | O(n T (C (K + V) + K V)), and C² more on a device; a chunk is C of the n T steps |
 
 use super::{
     delta_net::{self, read},

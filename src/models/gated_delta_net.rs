@@ -33,7 +33,7 @@
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
 //! | parallel | (3) and (4) with the whole sequence as one chunk: O(T² (K + V)) |
-//! | chunked | O(T (C (K + V) + C² + K V)) |
+//! | chunked | O(T (C (K + V) + K V)); with the inverse written out, as on a device, C² more |
 
 use super::{delta_net, prelude::*};
 use crate::ops::delta::gated_delta_rule;

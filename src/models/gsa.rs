@@ -21,7 +21,7 @@
 //! which is the same with LightNet's gate.
 //!
 //! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], α, s [B, T, H, M],
-//! K̃ [B, H, K, M], Ṽ [B, H, M, V], y [B, T, D]; forms and their work as in [`gla`](super::gla), with M beside V and
+//! K̃ transposed, [B, H, K, M], Ṽ [B, H, M, V], y [B, T, D]; forms and their work as in [`gla`](super::gla), with M beside V and
 //! beside K.
 
 use super::{lightnet, memories::gated, prelude::*};

@@ -13,8 +13,8 @@
 //! rises with the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0, where γ_l = l /
 //! L. The transition has its eigenvalues α in (γ_l, 1): no row can flip.
 //!
-//! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of
-//! ln p. Weights start normal, of deviation 0.02.
+//! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and γ and 1 − γ are sums of exponentials of ln p.
+//! Weights start normal, of deviation 0.02.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], i, o [B, T, H, V], γ `[H K]`, S [B, H, K, V], y [B, T, D]; forms and their
 //! work as in [`gla`](super::gla).

@@ -13,7 +13,7 @@
 //!
 //! The transition (I − β k kᵀ) diag(α) is similar to the symmetric D^½ (I − β k kᵀ) D^½: its eigenvalues are real,
 //! between 0 and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what parity
-//! needs: a one reflects the state, and two of them are nothing.
+//! needs: a one reflects the state, and two of them cancel.
 //!
 //! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform
 //! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
@@ -25,7 +25,7 @@
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
 //! | parallel | the whole sequence as one chunk: O(T² (K + V)) |
-//! | chunked | O(T (C (K + V) + C² + K V)) |
+//! | chunked | O(T (C (K + V) + K V)); with the inverse written out, as on a device, C² more |
 
 use super::{delta_net, memories::fade, prelude::*};
 use crate::ops::{delta::gated_delta_rule, erase_write};
@@ -57,7 +57,7 @@ pub(crate) const ABOUT: About = About {
     parent: Some(("gated_delta_net", "a gate for each channel of the key")),
     transition: "(I − β_t k_t k_tᵀ) diag(α_t)",
     state: "H K V",
-    eigenvalues: "[0, 1] or (−1, 1]",
+    eigenvalues: "(0, 1) or (−1, 1)",
     cost: "H K V",
     source: "arXiv 2510.26692",
 };

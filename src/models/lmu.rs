@@ -19,11 +19,11 @@
 //! | form | work |
 //! |---|---|
 //! | recurrent | O(T N²), T steps |
-//! | parallel | O(T² N + N³ log T) |
-//! | chunked | O(T (C N + N²)) |
+//! | parallel | O(T² N + T N² + N³ log T) |
+//! | chunked | O(T (C N + N²) + N³ log C) |
 
 use super::{
-    lti::{Fixed, check_order, powers, taps, zero_order_hold},
+    lti::{Fixed, check_order, powers, squares, taps, zero_order_hold},
     prelude::*,
 };
 
@@ -59,13 +59,14 @@ impl Window {
         }
         let size = form.chunk(t).min(t);
         let (a_t, row) = (a.transpose(0, 1).reshape([1, n, n]), input.reshape([1, 1, n]));
-        let response = taps(row, a_t, size).reshape([size, n]).transpose(0, 1).cast(dtype); // [N, C]
+        let squares = squares(a_t, size);
+        let response = taps(row, &squares, size).reshape([size, n]).transpose(0, 1).cast(dtype); // [N, C]
         let wide = u + u.tape().full([n], dtype, 0.0);
         by_pieces(t, size, 1, |from, len| {
             let none = u.tape().full([b, len - 1, n], dtype, 0.0);
             let driven = wide.narrow(1, from, len).causal_conv1d(response.narrow(1, size - len, len), None, none);
             // The rest of the m before: Ā m, …, Ā^C m.
-            let free = powers(m.cast(a_t.dtype()).reshape([1, b, n]).matmul(a_t), a_t, len).cast(dtype);
+            let free = powers(m.cast(a_t.dtype()).reshape([1, b, n]).matmul(a_t), &squares, len).cast(dtype);
             let all = driven + free.reshape([len, b, n]).transpose(0, 1); // (1)
             *m = at(all, len - 1);
             all

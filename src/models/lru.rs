@@ -12,7 +12,7 @@
 //! [0, 2π)), γ = √(1 − |λ|²), and B and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4,
 //! lemma 3.2).
 //!
-//! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but it is the
+//! The transition λ does not depend on the input: it can count positions (λ near −1 tells odd from even), but it is the
 //! same for a one and a zero.
 //!
 //! Shapes: u, y [B, T, H], λ `[N]`, h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D `[H]`; H is the

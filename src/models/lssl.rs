@@ -26,11 +26,11 @@
 //! | form | work |
 //! |---|---|
 //! | recurrent | O(T D N²), T steps |
-//! | parallel | (3) for the whole sequence: O(T² D + T D N + D N³ log T) |
-//! | chunked | (3) for C steps at a time: O(T D (C + N) + D N³ log C) |
+//! | parallel | (3) for the whole sequence: O(T² D + T D N² + D N³ log T) |
+//! | chunked | (3) for C steps at a time: O(T D (C + N + N²/C) + D (C N² + N³ log C)) |
 
 use super::{
-    lti::{self, Fixed, check_order, power, powers, taps},
+    lti::{self, Fixed, check_order, power, powers, squares, taps},
     prelude::*,
 };
 
@@ -76,9 +76,9 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
     }
     let size = form.chunk(t).min(t);
     let row = c.cast(a.dtype()).reshape([d, 1, n]);
-    let responses = taps(input, a.transpose(1, 2), size); // x_{C−1}, …, x_0: [D, C, N]
+    let responses = taps(input, &squares(a.transpose(1, 2), size), size); // x_{C−1}, …, x_0: [D, C, N]
     let filter = responses.matmul_t(row).reshape([d, size]).cast(dtype); // (3)
-    let reads = powers(row.matmul(a), a, size).cast(dtype); // (3) c Ā, …, c Ā^C: [D, C, N]
+    let reads = powers(row.matmul(a), &squares(a, size), size).cast(dtype); // (3) c Ā, …, c Ā^C: [D, C, N]
     let whole = power(a, size);
     by_pieces(t, size, 1, |from, len| {
         let (u, before) = (u.narrow(1, from, len), turned(*h));

@@ -19,26 +19,41 @@ pub fn check_order(n: usize) -> Result<()> {
     Err(Error::Config(format!("state = {n}: expected at most {MOST} for this mixer: {why}")))
 }
 
-/// R, R A, …, R A^(t−1) one below another, [S, t R, M], of rows [S, R, M] and A [S, M, M], in log t products.
-pub fn powers<'t>(rows: Var<'t>, a: Var<'t>, t: usize) -> Var<'t> {
+/// A, A², A⁴, … of A [S, M, M]: as many as [`powers`] up to t take.
+pub fn squares<'t>(a: Var<'t>, t: usize) -> Vec<Var<'t>> {
+    let mut all = vec![a];
+    while 1 << all.len() < t {
+        let last = all[all.len() - 1];
+        all.push(last.matmul(last));
+    }
+    all
+}
+
+/// R, R A, …, R A^(t−1) one below another, [S, t R, M], of rows [S, R, M] and the [`squares`] of A, in log t products.
+pub fn powers<'t>(rows: Var<'t>, squares: &[Var<'t>], t: usize) -> Var<'t> {
     let [_, r, _] = rows.dims();
-    doubled(rows, a, t, |all, more| [all, more]).narrow(1, 0, t * r)
+    doubled(rows, squares, t, |all, more| [all, more]).narrow(1, 0, t * r)
 }
 
 /// The same from the last power to the first, as a causal convolution has its taps: for one row.
-pub fn taps<'t>(row: Var<'t>, a: Var<'t>, t: usize) -> Var<'t> {
-    let all = doubled(row, a, t, |all, more| [more, all]);
+pub fn taps<'t>(row: Var<'t>, squares: &[Var<'t>], t: usize) -> Var<'t> {
+    let all = doubled(row, squares, t, |all, more| [more, all]);
     all.narrow(1, all.shape().at(1) - t, t)
 }
 
-fn doubled<'t>(rows: Var<'t>, mut a: Var<'t>, t: usize, order: impl Fn(Var<'t>, Var<'t>) -> [Var<'t>; 2]) -> Var<'t> {
+fn doubled<'t>(
+    rows: Var<'t>,
+    squares: &[Var<'t>],
+    t: usize,
+    order: impl Fn(Var<'t>, Var<'t>) -> [Var<'t>; 2],
+) -> Var<'t> {
     let (mut all, mut n) = (rows, 1);
-    while n < t {
-        all = Var::concat(&order(all, all.matmul(a)), 1);
-        n *= 2;
-        if n < t {
-            a = a.matmul(a);
+    for square in squares {
+        if n >= t {
+            break;
         }
+        all = Var::concat(&order(all, all.matmul(*square)), 1);
+        n *= 2;
     }
     all
 }

@@ -1,4 +1,4 @@
-//! Mamba-2, or SSD (Dao and Gu 2024, arXiv 2405.21060; the layer is that of the authors' mamba_simple): Mamba with one
+//! Mamba-2, or SSD (Dao and Gu 2024, arXiv 2405.21060; the layer is that of the authors' mamba2_simple): Mamba with one
 //! decay a head, which makes it linear attention with a gate.
 //!
 //! ```text

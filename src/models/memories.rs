@@ -12,7 +12,7 @@ use crate::{
     tensor::Tensor,
 };
 
-/// The forms of a mixer whose chunked form is one of these alone: the one that fades and adds.
+/// The forms of a mixer whose chunked form is one call of [`gated`].
 pub const FORMS: [Form; 4] = [Form::Recurrent, Form::Parallel, Form::Split(2), Form::Chunked(Form::CHUNK)];
 
 /// diag(exp(g)) S: g [B, H, K] or [B, H, 1], S [B, H, K, V].

@@ -26,7 +26,7 @@
 //! instead, as the recurrent reference code does, gives the same h only for ε = 0.
 //!
 //! Let F_t = Σ_{s≤t} ln σ(f̃_s). Before stabilisation, step s has the weight e^(F_t − F_s + ĩ_s) at step t, and the
-//! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eq. 27 on). A difference of two of them
+//! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eqs. 74, 75). A difference of two of them
 //! loses its digits where a forget gate of −10⁹ is in both, and F_t − F_s is NaN after one of 0. The parallel form
 //! takes segment sums of the logarithms of the gates instead, log i_s + log f_{s+1} + … + log f_t, which are at most 0;
 //! these logarithms are recurrent ([`stabiliser`]), but cheap. The chunked form multiplies gates.

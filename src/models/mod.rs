@@ -74,8 +74,9 @@ pub enum Form {
     Recurrent,
     /// All positions at once in plain tape ops: a scan, or a masked quadratic form.
     Parallel,
-    /// One op. Its kernel is parallel within chunks of this many steps, and recurrent between them. Small heads (K V ≤
-    /// 256) run step by step instead, and save a state every so many steps; without kernels the op runs its formula.
+    /// Parallel within chunks of this many steps, and recurrent between them: one op with a kernel of its own, or, where
+    /// the mixer has none (LMU, LSSL, PaTH, Titans, a part of GSA), tape ops piece by piece. Kernels run small heads (K V
+    /// ≤ 256) step by step instead, and save a state every so many steps; without kernels the op runs its formula.
     Chunked(usize),
     /// Chunked, in this many parts side by side, as many at once as there are idle cores: sequences of the batch, or runs
     /// of their steps if there are fewer sequences (LASP-2). What comes out depends on the number of parts, and not on

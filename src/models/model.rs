@@ -41,8 +41,8 @@ impl<'t> ModelState<'t> {
         self.0.iter().flat_map(|s| s.s.iter().copied())
     }
 
-    /// All carried tensors, concatenated; `None` if there are none. Of one that has not the shape it began with there
-    /// is nothing: it is a cache, which has grown.
+    /// All carried tensors, concatenated; `None` if there are none. A tensor that has not the shape it began with is
+    /// a cache, which has grown, and is left out.
     fn flat(&self, shapes: &[Shape]) -> Option<Tensor> {
         let part = |(v, shape): (Var<'t>, &Shape)| {
             let flat = v.reshape([v.shape().len()]).cast(v.dtype().real());

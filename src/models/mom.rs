@@ -13,7 +13,7 @@
 //!
 //! A token that is not routed to a memory has β = 0 and g = 0 there, and ω = 0: nothing is gathered or scattered. Which
 //! memories are kept has no gradient, but their weights ω have one. A token interferes with those of its own memories
-//! alone. With `eigenvalues = "-1..1"`, s = 2, as in gated DeltaNet.
+//! alone, and in S^* with all. With `eigenvalues = "-1..1"`, s = 2, as in gated DeltaNet.
 //!
 //! The short convolutions over each memory's own tokens are left out, and so is the loss that balances the memories.
 //!

@@ -26,7 +26,7 @@ pub(super) fn sinusoid(len: usize, width: usize, dtype: DType) -> Tensor {
     Tensor::from_vec(v, [len, width]).cast(dtype)
 }
 
-/// Rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34): the pair (x_i, x_{i + K/2}) of a query or key at
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX): (x_i, x_{i + K/2}) of a query or key at
 /// position t is rotated by the angle t / 10000^(2i / K), so that q_t · k_s depends on t − s.
 pub struct Rope {
     /// cos and sin [len, 1, K/2], in f32 and in f64.
@@ -65,16 +65,17 @@ impl Rope {
     }
 }
 
-/// cos and sin [T, 1, K/2] of the places 0 … R − 1, over and over, times 10000^(−2j / K), on x's tape: for x [B, T, ..]
-/// behind this many tokens.
+/// cos and sin [T, 1, K/2] of p 10000^(−2j / K), where p, the place of a token, counts from 0 to R − 1 and begins again;
+/// on x's tape, for x [B, T, ..] behind `seen` tokens.
 pub(super) fn places<'t>(x: Var<'t>, seen: usize, r: usize, k: usize) -> [Var<'t>; 2] {
     let t = x.shape().at(1);
-    let full = |shape: &[usize], value: f64| x.tape().full(shape, x.dtype(), value);
+    // An angle has few digits in bf16.
+    let full = |shape: &[usize], value: f64| x.tape().full(shape, x.dtype().real(), value);
     let place = full(&[r, 1, 1], 1.0).cumsum(0) - 1.0;
     let repeated = Var::concat(&vec![place; (t + r).div_ceil(r)], 0).narrow(0, seen % r, t);
     let rate = -2.0 * 10_000f64.ln() / k.max(1) as f64;
     let angles = repeated * (rate * (full(&[k / 2], 1.0).cumsum(0) - 1.0)).exp();
-    [angles.cos(), angles.sin()]
+    [angles.cos(), angles.sin()].map(|y| y.cast(x.dtype()))
 }
 
 /// φ_t = φ_{t-1} + turns_t modulo 2π, of the φ before [B, H, S] and turns [B, T, H, S], T ≥ 1, in the type of the turns.

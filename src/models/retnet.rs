@@ -36,7 +36,8 @@ pub(crate) fn rates(h: usize) -> Vec<f64> {
 fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (Var<'t>, Var<'t>) {
     let ([_, h, n], pairs) = (k.dims(), theta.shape().last());
     let gamma = g.exp().reshape([1, h, 1]);
-    let [re, im] = [(gamma * theta.cos()).named("Re lambda"), (gamma * theta.sin()).named("Im lambda")];
+    let [cos, sin] = [theta.cos(), theta.sin()].map(|x| x.cast(k.dtype()));
+    let [re, im] = [(gamma * cos).named("Re lambda"), (gamma * sin).named("Im lambda")];
     let odd = s.narrow(2, 2 * pairs, n % 2) * insert_axis(gamma, 3);
     let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]); // (1)
     let s = add(k, v, Var::concat(&[turned, odd], 2)); // (1)
@@ -50,11 +51,12 @@ fn sequence<'t>(x: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: For
         return over_time_with(t, v, s, |i, s| step(x.map(|x| at(x, i)), [g, theta], s));
     }
     let full = |shape: &[usize], value: f64| k.tape().full(shape, k.dtype(), value);
-    let angles = full(&[t, 1, 1], 1.0).cumsum(0) * theta;
-    let steps = [angles.cos(), angles.sin()];
+    // Of so many steps: bf16 has neither the whole numbers above 256 nor the digits of a large angle.
+    let turns = |steps: Var<'t>| [(steps * theta).cos(), (steps * theta).sin()].map(|x| x.cast(k.dtype()));
+    let one = |shape: &[usize], value: f64| k.tape().full(shape, theta.dtype(), value);
+    let steps = turns(one(&[t, 1, 1], 1.0).cumsum(0));
     let (o, s) = gated([turn(q, steps), turn(k, steps), v, full(&[b, t, h, 1], 0.0) + g], s, 1.0, form);
-    let back = full(&[1, 1, 1], -(t as f64)) * theta;
-    (o, turn_state(s, [back.cos(), back.sin()]))
+    (o, turn_state(s, turns(one(&[1, 1, 1], -(t as f64)))))
 }
 
 /// See [`About`].
@@ -94,9 +96,10 @@ impl Layer {
         })
     }
 
-    /// ln γ and θ beside x.
+    /// ln γ in the type of x, and θ in f32 at least.
     fn fixed<'t>(&self, x: Var<'t>) -> [Var<'t>; 2] {
-        self.fixed.each_ref().map(|fixed| fixed.beside(x).cast(x.dtype()))
+        let [g, theta] = self.fixed.each_ref().map(|fixed| fixed.beside(x));
+        [g.cast(x.dtype()), theta]
     }
 
     /// q, k and v [B, T, H, K] of x [B, T, D].

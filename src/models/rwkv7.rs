@@ -29,7 +29,7 @@
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
 //! | parallel | the whole sequence as one chunk: O(T² (K + V)) |
-//! | chunked | O(T (C (K + V) + C² + K V)) |
+//! | chunked | O(T (C (K + V) + K V)); with the inverse written out, as on a device, C² more |
 
 use super::prelude::*;
 use crate::ops::erase_write::two_keys;

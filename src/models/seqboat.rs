@@ -1,5 +1,5 @@
 //! SeqBoat (Ren et al. 2023, arXiv 2306.11197): attention by the few tokens that a router activates, over the moving
-//! average of MEGA (Ma et al. 2023, arXiv 2209.10655; both as in the authors' standalone_seqboat.py).
+//! average of MEGA (Ma et al. 2023, arXiv 2209.10655).
 //!
 //! ```text
 //! p = σ(δ),  h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t                    N averages a channel
@@ -11,9 +11,10 @@
 //! y_t = SiLU(W_x m_t + b_x + π_t1 W_h (r_t ⊙ a_t))                       a_t = 0 where t is not active
 //! ```
 //!
-//! The window counts active tokens alone, so that it reaches as far back as these are. The average has its transition
-//! in (0, 1), the same for every token. Which tokens are active has no gradient; π has one.
-//!
+//! The window counts active tokens alone, and so reaches as far back as these are. The average's transition is in (0, 1),
+//! the same for every token. Which tokens are active has no gradient; π has one. In the authors' standalone_seqboat.py v
+//! comes from m and x is added inside the last SiLU, the router and W_h have biases, scores know positions, relu² replaces
+//! the softmax, a token sees one active token more, and γ_q and γ_k start small.
 //! The carried state is h and a cache of keys and values, each with its age: the number of active tokens since, and 16
 //! more for a token that was not active. Nothing is packed here: tokens that are not active are masked.
 //!
@@ -44,17 +45,17 @@ pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mu
     if t == 0 {
         return v;
     }
-    // Counts are whole numbers, and their differences exact.
-    let so_far = active.reshape([b, 1, t]).cumsum(2);
+    let (dtype, real) = (active.dtype(), active.dtype().real()); // bf16 has no odd counts above 256
+    let so_far = active.cast(real).reshape([b, 1, t]).cumsum(2);
     let [after, before] = [[b, 1, t, 1], [b, 1, 1, t]].map(|shape| so_far.reshape(shape));
-    let new = after - before + FAR * (1.0 - active.reshape([b, 1, 1, t]));
-    let old = cache[2].reshape([b, 1, 1, past]) + after;
+    let new = after - before + FAR * (1.0 - active.cast(real).reshape([b, 1, 1, t]));
+    let old = cache[2].cast(real).reshape([b, 1, 1, past]) + after;
     let since = Var::concat(&[old, new], 3); // [B, 1, T, S]
     let ages = since.narrow(2, t - 1, 1).reshape([b, past + t, 1, 1]);
     *cache = [Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1), ages];
     let [q, k, v] = [q, cache[0], cache[1]].map(|x| x.reshape([b, 1, x.shape().at(1), width]));
     // Whole numbers of tokens, compared a little below the window.
-    let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since)); // (a_t = Σ_s)
+    let unseen = (1.0 - clipped(1e6 * (WINDOW - 0.05 - since))).cast(dtype); // (a_t = Σ_s)
     let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a"); // (a_t = Σ_s)
     a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1]) // (a_t = Σ_s)
 }
@@ -84,9 +85,8 @@ pub struct Layer {
     b_m: P,
     w_v: P,
     b_v: P,
-    /// γ and β of q and of k
-    scales: [P; 2],
-    shifts: [P; 2],
+    scales: [P; 2], // γ of q and of k
+    shifts: [P; 2], // β
     w_h: P,
 }
 

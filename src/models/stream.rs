@@ -43,7 +43,7 @@ impl<'m> Stream<'m> {
         self.run(&[token], Form::Recurrent)
     }
 
-    /// The logits after these tokens, many at once. Of no token there is nothing.
+    /// The logits after these tokens, many at once. No tokens have no logits.
     ///
     /// # Errors
     /// As [`Stream::next`].
@@ -84,8 +84,11 @@ impl<'m> Stream<'m> {
             return Err(Error::Config(format!("token {token}: expected one of the {vocab} from 0 on")));
         }
         if let Some(left) = self.left().filter(|&left| left < tokens.len()) {
-            let max = self.t + left;
-            return Err(Error::Config(format!("the model has a table of {max} positions, and they are used up")));
+            let (n, max) = (tokens.len(), self.t + left);
+            let what = format!("{n} tokens where {left} of the model's {max} positions are left");
+            return Err(Error::Config(format!(
+                "{what}; read fewer, or build it with a larger max_len or other positions"
+            )));
         }
         let params = self.model.params().bind_frozen(&self.tape);
         let mut state = self.model.state_from(&self.tape, self.t, &self.state);

@@ -94,7 +94,7 @@ pub(crate) const ABOUT: About = About {
     parent: Some(("delta_net", "momentum and forgetting")),
     transition: "[[1 − α − θ, η], [−θ, η]] on (S, M) along k",
     state: "2 H K V",
-    eigenvalues: "(−1, 1) where η = 0; complex, |λ|² = η where α = 0",
+    eigenvalues: "(−1, 1) where η = 0; where α = 0 their product is η",
     cost: "H K V",
     source: "arXiv 2501.00663",
 };

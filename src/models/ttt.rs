@@ -17,7 +17,7 @@
 //! The carried state is S' and c', less the learned S_0 that they start from, and the sums in (1) so far. They are
 //! taken into S' and c' after the last token of a mini-batch.
 //!
-//! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0.
+//! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0; convolutions as torch's.
 //!
 //! Shapes, per head: q, k, v, z, d, o [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, K], y [B, T, D].
 //!
@@ -84,7 +84,7 @@ pub(crate) const ABOUT: About = About {
     transition: "I, nonlinear from 16 to 16 tokens",
     state: "2 H K (K + 1)",
     eigenvalues: "1 within 16 tokens",
-    cost: "3 H K²",
+    cost: "H K²",
     source: "arXiv 2407.04620",
 };
 

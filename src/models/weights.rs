@@ -71,7 +71,7 @@ impl Model {
     /// As [`Model::load`], from the bytes of such a file; errors say that they are of the file `path`.
     ///
     /// # Errors
-    /// As [`Model::load`], when the bytes are there.
+    /// As [`Model::load`], but for reading the file.
     pub fn load_bytes(&mut self, bytes: &[u8], path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (file, _) = of_file(bytes).map_err(|what| Error::format(path, what))?;
