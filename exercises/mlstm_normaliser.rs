@@ -13,8 +13,9 @@
 //! denominator by a factor such that no exponential is larger than 1.
 //!
 //! `num` is Cᵀq [B, H, V], `den` is n·q and m is as large, [B, H, 1]. Give h,
-//! and what it is divided by. `maximum(&[a, b])` is the larger, element by
-//! element, and `m.tape().full(m.shape(), m.dtype(), 0.0)` is 0.
+//! and the divisor of the formula, which may be infinite. `maximum(&[a, b])`
+//! is the larger, element by element, and `m.tape().full(m.shape(), m.dtype(),
+//! 0.0)` is 0.
 
 #![allow(unused)]
 
@@ -59,10 +60,10 @@ fn check(m: f64) -> Checked {
         (("den", "[B, H, 1]"), g.normal([b, h, 1])),
         (("m", "[B, H, 1]"), g.tensor([b, h, 1], |g| m + 0.1 * g.gauss())),
     ];
-    agree(&inputs, &[("h", "[B, H, V]")], &|x| vec![read(x[0], x[1], x[2], 0.1).0], &|x| {
-        vec![mlstm::read(x[0], x[1], x[2], 0.1).0]
-    })
-    .map_err(|why| format!("m near {m}: {why}"))
+    let outputs = [("h", "[B, H, V]"), ("the divisor", "[B, H, 1]")];
+    let both = |(h, by)| vec![h, by];
+    agree(&inputs, &outputs, &|x| both(read(x[0], x[1], x[2], 0.1)), &|x| both(mlstm::read(x[0], x[1], x[2], 0.1)))
+        .map_err(|why| format!("m near {m}: {why}"))
 }
 
 fn far_below() -> Checked {

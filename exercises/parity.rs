@@ -11,7 +11,7 @@
 //! S is a vector of two numbers here, (1, 0) at the start, and o_t is its first
 //! number. Set the weights by hand: k (of length 1), v and β (from 0 to 2) for
 //! a zero and for a one, such that o is above 0 exactly where the number of
-//! ones is even.
+//! ones is even, and does not fade.
 
 #![allow(unused)]
 
@@ -73,6 +73,8 @@ fn tracks(bits: &[u8]) -> Checked {
             let seen: String = bits[i.saturating_sub(20)..=i].iter().map(u8::to_string).collect();
             format!("after …{seen}, {ones} ones in {} bits: o is {o:.3}", i + 1)
         })?;
+        // A sign is read from any number, but not by a layer that adds noise: no step may fade the state.
+        that(o.abs() > 1e-3, || format!("after {} bits o is {o:.1e}: it fades", i + 1))?;
     }
     Ok(())
 }

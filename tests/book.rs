@@ -217,6 +217,7 @@ fn indices_and_powers_in_prose_are_set_as_such() {
         ("softmax_s(ξ·k)", "softmax<sub>s</sub>(ξ·k)"),
         ("ln σ(f̃_s).", "ln σ(f̃<sub>s</sub>)."),
         ("Ā^l B̄", "Ā<sup>l</sup> B̄"),
+        ("e^(ln(1 − γ) + ln σ(f))),", "e<sup>ln(1 − γ) + ln σ(f)</sup>),"),
         ("D^½ (I", "D<sup>½</sup> (I"),
         ("2^−2.5, W", "2<sup>−2.5</sup>, W"),
         ("i = e^ĩ overflows", "i = e<sup>ĩ</sup> overflows"),

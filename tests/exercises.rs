@@ -190,7 +190,7 @@ const FILLED: &[(&str, &[(&str, &str)])] = &[
         "barrier",
         &[
             ("todo!", ""),
-            ("scratch[warp] = v;", "scratch[warp] = v; __syncthreads();"),
+            ("scratch[warp] = v;", "scratch[warp] = v; __syncthreads(); // not the last __syncthreads()"),
             ("return v;", "__syncthreads(); return v;"),
         ],
     ),
@@ -228,6 +228,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "return (num / (maximum(&[den, -den, (-m).exp()]) + eps), den); let positive",
         "m = −800",
     ),
+    ("mlstm_normaliser", "by / half / half", "by", "any m from −3 to 3"),
     (
         "complex_scan",
         "(hr, hi) = (lr * hr - li * hi + xr, lr * hi + li * hr + xi);",
@@ -237,6 +238,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("selective_scan", " - (self.s - 1.0)", "", "s = 2"),
     ("parallel_scan", "late(a) * early(b) + late(b)", "early(a) * late(b) + early(b)", "two steps"),
     ("parity", "2.0 * f64::from(bit)", "f64::from(bit)", "a single one"),
+    ("parity", "2.0 * f64::from(bit)", "1.99 * f64::from(bit)", "100,000 random bits"),
     ("modulo_three", "[0.5, 0.75f64.sqrt()]", "[0.0, 1.0]", "three ones"),
     ("online_softmax", "if now == f64::NEG_INFINITY { return; }", "", "a block of hidden scores"),
     (
@@ -314,19 +316,22 @@ fn each_fails_as_shipped_passes_with_its_solution_and_notices_a_mistake() {
             shipped.iter().map(|(file, old)| (file.clone(), text(file, old))).collect()
         };
         let solved = changed(&|text| filled(exercise, text));
-        let (_, from, to, notices) = MISTAKES.iter().find(|mistake| mistake.0 == name).unwrap();
-        let mistaken = changed(&|text| {
-            let text = filled(exercise, text);
-            assert!(text.contains(from), "{name}: no '{from}' in its solution");
-            text.replacen(from, to, 1)
-        });
+        let mistaken = |from: &str, to: &str| {
+            changed(&|text| {
+                let text = filled(exercise, text);
+                assert!(text.contains(from), "{name}: no '{from}' in its solution");
+                text.replacen(from, to, 1)
+            })
+        };
+        let mistakes: Vec<_> = MISTAKES.iter().filter(|mistake| mistake.0 == name).collect();
+        assert!(!mistakes.is_empty(), "{name}: no mistake is tried");
         let open = if edited.ends_with(".cu") { "" } else { "the hole is still open" };
-        for (state, files, fails) in [
-            ("as shipped", &shipped, Some(open.to_string())),
-            ("solved", &solved, None),
-            ("with a mistake", &mistaken, Some(format!("FAIL  {notices}"))),
-        ] {
-            let output = run(files, &library);
+        let mut states = vec![("as shipped", shipped.clone(), Some(open.to_string())), ("solved", solved, None)];
+        states.extend(
+            mistakes.iter().map(|(_, from, to, notices)| (*to, mistaken(from, to), Some(format!("FAIL  {notices}")))),
+        );
+        for (state, files, fails) in states {
+            let output = run(&files, &library);
             let said = String::from_utf8_lossy(&output.stdout);
             println!("== {name}, {state}\n{said}");
             let right = match fails {

@@ -225,6 +225,38 @@ fn a_killed_run_is_shown_as_far_as_it_came() {
     assert_eq!(polylines(&report.figures[1].1).iter().map(Vec::len).collect::<Vec<_>>(), [5, 3]);
 }
 
+/// Bits per byte have no end above: beyond the length of training they are the more.
+#[test]
+fn no_point_is_cut_off_where_figures_share_an_axis() {
+    let dir = tempfile::tempdir().unwrap();
+    run_dir(dir.path(), CONFIG, &["lstm", "gpt"]);
+    let mut results: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path().join("results.json")).unwrap()).unwrap();
+    let bits = |step: usize| serde_json::json!({ "32": 2.0 + 1.0 / step as f64, "256": 4.0 + 1.0 / step as f64 });
+    for run in results["runs"].as_array_mut().unwrap() {
+        run["bits_per_byte"] = bits(40);
+        let path = dir.path().join(format!("{}-seed{}/metrics.jsonl", run["model"].as_str().unwrap(), run["seed"]));
+        let lines: Vec<String> = [10, 20, 30]
+            .map(|step| serde_json::json!({ "step": step, "bits_per_byte": bits(step) }).to_string())
+            .into();
+        fs::write(&path, fs::read_to_string(&path).unwrap() + &lines.join("\n") + "\n").unwrap();
+    }
+    fs::write(dir.path().join("results.json"), results.to_string()).unwrap();
+    let report = make(&[dir.path()]);
+    let curves: Vec<_> = report.figures.iter().filter(|(name, _)| name.contains("bits-per-byte-at-")).collect();
+    assert_eq!(curves.len(), 2, "{:?}", report.figures.iter().map(|f| &f.0).collect::<Vec<_>>());
+    for (name, svg) in curves {
+        for line in polylines(svg) {
+            let heights: Vec<f64> = line.iter().map(|p| p.1).collect();
+            assert!(line.len() > 2 && heights.windows(2).all(|y| y[0] < y[1]), "{name}: {heights:?}");
+        }
+    }
+    // Less is better, and nothing is said of 1.000.
+    let (_, table) = report.page.split_once("Bits per byte at each").unwrap();
+    let caption = table.split_once("the best in bold.").unwrap().1.split('<').next().unwrap();
+    assert_eq!(caption.trim(), "");
+}
+
 #[test]
 fn other_tasks_and_settings_are_sections_of_their_own() {
     let dir = tempfile::tempdir().unwrap();

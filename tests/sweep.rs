@@ -447,3 +447,27 @@ fn a_task_without_a_score_has_no_rows_in_its_table() {
     let rows = |score: &str| blocks.iter().find(|block| block.starts_with(score)).map(|b| b.matches("parity").count());
     assert_eq!((rows("accuracy"), rows("precision"), rows("recall")), (Some(2), Some(0), Some(0)), "{table}");
 }
+
+/// A model has one colour on a page: over an axis of a sweep, and in each of its points.
+#[test]
+fn a_model_has_one_style_on_the_page_of_a_sweep() {
+    let place = Place::new(&GRID.replace("['lstm', 'gpt']", "['gpt', 'lstm']").replace("steps = 300", "steps = 3"));
+    place.succeeds("grid.toml --out runs");
+    let made = Command::new(program("report").get_program())
+        .args(program("report").get_args())
+        .args(["runs", "--out", "page"])
+        .current_dir(place.0.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let page = fs::read_to_string(place.at("page/report.html")).unwrap();
+    for model in ["gpt", "lstm"] {
+        let styles: BTreeSet<&str> = page
+            .split("<input class=\"show ")
+            .skip(1)
+            .filter(|part| part.split("</label>").next().unwrap().ends_with(&format!(" {model}")))
+            .map(|part| part.split('"').next().unwrap())
+            .collect();
+        assert_eq!(styles.len(), 1, "{model}: {styles:?}");
+    }
+}

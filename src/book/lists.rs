@@ -33,8 +33,8 @@ pub fn index(trains: bool) -> String {
                 "complex pair turns it."
             }
             p {
-                "Where its eigenvalues are the same for every token, or real and not negative, no parity is possible at any "
-                "length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
+                "Where its eigenvalues are the same for every token, or real and not negative, no weights track parity at "
+                "every length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
                 "which their states can flip. What can be learned is another matter than what can be expressed: "
                 code { "docs/zoo_results.md" } " has what training found."
             }
@@ -72,7 +72,7 @@ pub fn table() -> String {
             p {
                 "H heads have keys of K and values of V channels, N is the number of states, P that of Mamba-2's and Mamba-3's "
                 "channels for each head, E that of Mamba's inner channels, D the width, n the steps of a token, C a stretch, "
-                "and t the tokens so far. A step's multiplications are those beside the projections. "
+                "and t the tokens so far. A step has the order of its multiplications, beside the projections. "
                 code { "tapezoo models" } " prints the same."
             }
             @for family in Family::present() {

@@ -121,7 +121,7 @@ fn facts(mixer: &str, about: &About) -> Markup {
             div { dt { "transition A" sub { "t" } } dd { (PreEscaped(math(about.transition))) } }
             div { dt { "its eigenvalues" } dd { (words(about.eigenvalues)) } }
             div { dt { "state of a block, in numbers" } dd { (PreEscaped(math(about.state))) } }
-            div { dt { "multiplications of a step, beside projections" } dd { (PreEscaped(math(about.cost))) } }
+            div { dt { "order of the multiplications of a step, beside projections" } dd { (PreEscaped(math(about.cost))) } }
             div { dt { "forms" } dd { (forms(mixer)) } }
             div { dt { "paper" } dd { (words(about.source)) } }
         }
@@ -163,7 +163,7 @@ fn tracked(mixer: &str) -> Markup {
     let mut untested = tracks::untested(mixer).peekable();
     html! {
         @if let Some(text) = tracks::buys(mixer) { p { (words(&text)) } }
-        @if let Some(sentence) = spectrum { p { (words(sentence)) } }
+        @if let Some(sentence) = spectrum { p { "Of the eigenvalues that " code { "tapezoo inspect" } " draws: " (words(sentence)) } }
         @if shown.peek().is_some() {
             h3 { "Tested" }
             ul.shown { @for one in shown { li {

@@ -166,7 +166,13 @@ fn power(chars: &[char]) -> Option<(usize, String)> {
         }
         _ => return None,
     };
-    let end = chars.iter().position(|&c| c == close)?;
+    // The bracket that closes the first one, behind those that are in between.
+    let mut open = 0usize;
+    let end = (1..chars.len()).find(|&i| {
+        open += usize::from(chars[i] == chars[1]);
+        open -= usize::from(chars[i] == close);
+        open == 0
+    })?;
     Some((end + 1, chars[2..end].iter().collect()))
 }
 

@@ -47,7 +47,7 @@ Examples:
   report runs                                    all that is below a directory
   report runs/grid --watch                       a sweep that is under way, in a browser
 
-Exit status: 0 when the report is written, 1 when it cannot be written, 2 when there is nothing to report or a
+Exit status: 0 when the report is written, 1 when it cannot be written, 2 when there is nothing to report or a \
 directory cannot be read. Nothing is written then.";
 
 /// Status 0: written; 1: it cannot be written; 2: there is nothing to report.
@@ -80,5 +80,6 @@ fn finish(report: &Report, out: &Path) -> Result<()> {
         say("note", note);
     }
     let (runs, figures) = (report.runs, report.figures.len());
-    print(format!("{}: {runs} runs; {figures} figures beside it\n", path.display()))
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    print(format!("{}: {}; {} beside it\n", path.display(), count(runs, "run"), count(figures, "figure")))
 }

@@ -113,7 +113,7 @@ Examples:
   sweep merge runs/all part0 part1           the parts joined
 docs/sweeps.md has submit files for SLURM and Kubernetes.
 
-Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what
+Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what \
 is saved is said.";
 
 /// See `EXAMPLES` for the status.

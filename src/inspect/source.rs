@@ -132,6 +132,12 @@ pub fn config_on(
             || ["form", "products", "curriculum", "label_smoothing", "grad_noise", "min_lr"].contains(&key);
         if top { &mut flags } else { &mut model }.insert(key.into(), value);
     }
+    // It is evaluated at the length of training alone: the preset's others need no room for a batch.
+    let eval_batch = known.get("eval_batch").and_then(Value::as_integer).and_then(|n| usize::try_from(n).ok());
+    let eval_batch = eval_batch.filter(|_| !given.contains(&"eval_batch"));
+    if eval_batch.is_some() {
+        flags.insert("eval_batch".into(), 1.into());
+    }
     flags.insert("models".into(), vec![mixer].into());
     flags.insert("task".into(), task.into());
     flags.insert("device".into(), "cpu".into());
@@ -153,6 +159,7 @@ pub fn config_on(
     let longest = cfg.eval_lens.iter().chain([&cfg.train_len]).map(|l| l.max).max().unwrap_or(0);
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
     cfg.eval_lens = vec![cfg.train_len];
+    cfg.eval_batch = eval_batch.unwrap_or(cfg.eval_batch);
     cfg.seeds = 1;
     cfg.load_data()?;
     Ok((cfg, said))
@@ -175,7 +182,12 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
             let (name, of) = scores.get(BITS).map_or(("accuracy", &accuracy), |bits| ("bits per byte", bits));
             let of: Vec<String> = of.iter().map(|(len, a)| format!("{a:.3} at length {len}")).collect();
             let of = of.join(", ");
-            about = format!("Trained for {steps} steps from seed {}: loss {:.3}, {name} {of}.", config.seed, took.loss);
+            about = format!(
+                "Trained for {steps} step{} from seed {}: loss {:.3}, {name} {of}.",
+                if steps == 1 { "" } else { "s" },
+                config.seed,
+                took.loss
+            );
         }
     }
     Ok(Source { name: name.into(), about, doubts: vec![], model: trainer.into_model()?, config })
@@ -243,8 +255,7 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
             return Ok((dir.into(), model, seed));
         }
         let names: Vec<String> = runs.iter().map(|r| r.display().to_string()).collect();
-        let what =
-            if names.is_empty() { "holds no run yet".into() } else { format!("name one of {}", names.join(", ")) };
+        let what = if names.is_empty() { "holds no run yet".into() } else { format!("name one of {}", some(&names)) };
         return Err(Error::Config(format!("{}: {what}", dir.display())));
     }
     match (of_a_run(dir), dir.parent()) {
@@ -255,6 +266,13 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
             Err(Error::Config(format!("{}: {why}; {what}", dir.display())))
         }
     }
+}
+
+/// The first of these, and how many more there are.
+fn some(names: &[String]) -> String {
+    const MOST: usize = 8;
+    let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
+    names[..names.len().min(MOST)].join(", ") + &more
 }
 
 /// A warning about weights that are not finite.

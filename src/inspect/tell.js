@@ -47,11 +47,11 @@ function tellingStep() {
 
 // The effect of a real factor on the state.
 function fate(x) {
-  if (x <= -0.8) return 'turns over';
-  if (x < -0.05) return `turns over and shrinks to ${short(-x)}`;
-  if (x <= 0.05) return 'is erased';
-  if (x < 0.98) return `shrinks to ${short(x)} of itself`;
-  return x <= 1.02 ? 'stays' : `grows to ${short(x)} times itself`;
+  const size = Math.abs(x), turns = x < 0 ? 'turns over and ' : '';
+  if (size <= 0.05) return 'is erased';
+  if (size < 0.98) return `${turns}shrinks to ${short(size)} of itself`;
+  if (size > 1.02) return `${turns}grows to ${short(size)} times itself`;
+  return x < 0 ? 'turns over' : 'stays';
 }
 
 // The effect of a step's transition on the state, at the selected head.
@@ -78,7 +78,10 @@ function transitionInWords(run) {
     return `The eigenvalue along k is ${short(along)}: what the state holds there ${fate(along)}, ${rest}.`;
   }
   if (own.length === 1) return `${name} is ${short(real[0])}: the state ${fate(real[0])}.`;
-  const kinds = [['turn over', x => x < -0.05], ['erase', x => Math.abs(x) <= 0.05], ['shrink', x => x > 0.05 && x < 0.98], ['keep', x => x >= 0.98]];
+  const kinds = [
+    ['turn over and grow', x => x < -1.02], ['turn over', x => x >= -1.02 && x <= -0.98], ['turn over and shrink', x => x > -0.98 && x < -0.05],
+    ['erase', x => Math.abs(x) <= 0.05], ['shrink', x => x > 0.05 && x < 0.98], ['keep', x => x >= 0.98 && x <= 1.02], ['grow', x => x > 1.02],
+  ];
   const counted = kinds.map(([what, is]) => [real.filter(is).length, what]).filter(([n]) => n > 0);
   return `Of ${own.length} factors ${q.symbol}, ${counted.map(([n, what]) => `${n} ${what}`).join(', ')} what they multiply.`;
 }

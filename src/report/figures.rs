@@ -114,7 +114,7 @@ fn loss(section: &Section) -> (Option<Figure>, usize) {
     let y = if log { Axis::log(lo_log / 1.15, hi * 1.15) } else { Axis::linear(lo.min(0.0), hi * 1.03, 5) };
     let figure = Figure {
         name: format!("{}-loss", section.slug),
-        title: format!("Training loss{}", if log { " (log scale)" } else { "" }),
+        title: format!("Training loss in nats{}", if log { " (log scale)" } else { "" }),
         x_label: "training step".into(),
         x: step_axis(&lines),
         y,
@@ -147,11 +147,11 @@ fn over_steps(section: &Section, score: &str, len: Len) -> Option<Figure> {
 /// Figures beside each other are compared, so they share their axes.
 fn on_one_scale(mut figures: Vec<Figure>) -> Vec<Figure> {
     let lo = figures.iter().map(|f| f.y.lo).fold(f64::INFINITY, f64::min);
-    let widest = figures.iter().find(|f| f.y.lo == lo).map(|f| f.y.clone());
+    let top = figures.iter().map(|f| f.y.hi).fold(f64::NEG_INFINITY, f64::max);
     let hi = figures.iter().map(|f| f.x.hi).fold(0.0, f64::max);
     let longest = figures.iter().find(|f| f.x.hi == hi).map(|f| f.x.clone());
     for figure in &mut figures {
-        widest.iter().for_each(|y| figure.y = y.clone());
+        figure.y = Axis::linear(lo, top, 6);
         longest.iter().for_each(|x| figure.x = x.clone());
     }
     figures

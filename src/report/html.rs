@@ -8,10 +8,10 @@ use super::{
     sweep::{Drawn, Swept},
 };
 use crate::{
-    tasks::Len,
+    tasks::{Len, less_is_better},
     train::{
         sweep::{Group, Row},
-        table::{PERFECT, better, deviation, mean, number},
+        table::{PERFECT, better, deviation, mean, number, plus_minus},
     },
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -127,13 +127,13 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
         @if best.is_empty() { p { "No run has come to its end yet." } }
         @else {
             h4 { "The best point of each model" }
-            (table(&head, &words, html! { @for one in best { (row(one)) } }))
-            p.caption { "By " (measure) ", the mean over the seeds; of equals the first in the sweep's order. " (PERFECT) }
+            (table(&head, &words, html! { @for one in best.iter().copied() { (row(one)) } }))
+            p.caption { "By " (measure) ", the mean over the seeds; of equals the first in the sweep's order. " (perfect(group.score, best.iter().filter_map(|row| mean(&group.numbers(row))))) }
         }
         @if !drawn.over.is_empty() {
             div.group {
                 h4 { "Over each axis" }
-                (legend(group.models().into_iter().enumerate().map(|(style, model)| (model, style))))
+                (legend(group.models().into_iter().map(|model| (model, sweep.style(model)))))
                 div.figures { @for figure in &drawn.over { figure { (figure.inline()) } } }
                 p.caption { "On the other axes each model is where it is best. " (BAND) }
             }
@@ -141,7 +141,11 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
         @if !drawn.maps.is_empty() {
             h4 { "Two axes together" }
             div.figures { @for map in &drawn.maps { figure { (map.inline()) } } }
-            p.caption { "Means over the seeds, darker where they are greater, on one scale for all models; on other axes each model is where it is best." }
+            p.caption {
+                "Means over the seeds, stronger in colour where they are greater"
+                @if less_is_better(group.score) { " (less is better)" }
+                ", on one scale for all models; on other axes each model is where it is best."
+            }
         }
     }
 }
@@ -198,17 +202,22 @@ fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
             }))
             p.caption {
                 "Mean" @if spread(s) { " ± standard deviation" }
-                " over the seeds that came to the end; the best in bold. " (PERFECT)
+                " over the seeds that came to the end; the best in bold. " (perfect(score, means.iter().flatten().flatten().copied()))
             }
         }
     }
+}
+
+/// The note of a table in which one of these means reads 1.000.
+fn perfect(score: &str, mut means: impl Iterator<Item = f64>) -> &'static str {
+    if !less_is_better(score) && means.any(|x| number(Some(score), x) == "1.000") { PERFECT } else { "" }
 }
 
 fn cell(score: &str, mean: Option<f64>, deviation: Option<f64>, best: Option<&str>) -> Markup {
     let text = mean.map_or("–".into(), |x| number(Some(score), x));
     html! {
         @if Some(text.as_str()) == best { b { (text) } } @else { (text) }
-        @if let Some(x) = deviation { span.dev { " ±" (format!("{x:.3}")) } }
+        @if let Some(x) = deviation { span.dev { " " (plus_minus(x)) } }
     }
 }
 
@@ -349,7 +358,7 @@ fn each_run(s: &Section, lens: &[Len]) -> Markup {
 /// keyboard.
 fn table(head: &[&str], words: &[&str], body: Markup) -> Markup {
     html! {
-        div.scroll tabindex="0" {
+        div.scroll tabindex="0" role="region" aria-label="A table" {
             table {
                 thead { tr { @for cell in head { th.text[words.contains(cell)] scope="col" { (cell) } } } }
                 tbody { (body) }

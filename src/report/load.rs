@@ -107,6 +107,9 @@ pub fn load(paths: &[PathBuf], notes: &mut Vec<String>, bar: &ProgressBar) -> Re
 fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
     const EXPECTED: &str = "expected a directory that train, sweep or another program wrote with --out, or one that \
                             holds such";
+    if !root.exists() {
+        return Err(Error::format(root, format!("does not exist; {EXPECTED}")));
+    }
     if !fs::metadata(root).map_err(Error::io(root))?.is_dir() {
         return Err(Error::format(root, format!("is a file; {EXPECTED}")));
     }
@@ -242,10 +245,9 @@ impl Report {
         let end = self.error.is_none().then(|| metrics(&self.rest, &mut skipped));
         let Cost { steps_per_s, wall_s, .. } = self.cost;
         let times = [("steps_per_s", steps_per_s), ("wall_s", wall_s)];
-        let cost = Some(self.cost).filter(|_| times.iter().all(|(_, x)| (0.0..1e12).contains(x)));
-        if cost.is_none() {
-            skipped.extend(times.map(|(name, x)| format!("{name} {}", number(x))));
-        }
+        let wrong: Vec<_> = times.iter().filter(|(_, x)| !(0.0..1e12).contains(x)).collect();
+        let cost = Some(self.cost).filter(|_| wrong.is_empty());
+        skipped.extend(wrong.iter().map(|(name, x)| format!("{name} {}", number(*x))));
         note_skipped(&skipped, &format!("{}: {} seed {}", path.display(), self.model, self.seed), notes);
         Run { end, model: self.model, seed: self.seed, cost, error: self.error, ..Run::default() }
     }

@@ -54,6 +54,12 @@ pub fn report(paths: &[PathBuf], bar: &ProgressBar) -> Result<Report> {
     let experiments = load::load(paths, &mut notes, bar)?;
     let sweeps = sweeps(paths, &experiments, &mut notes);
     let sections = section::sections(experiments, &mut notes);
+    let draw = |mut sweep: sweep::Swept| {
+        sweep.styled_as(&sections);
+        let drawn = sweep.draw();
+        (sweep, drawn)
+    };
+    let sweeps: Vec<_> = sweeps.into_iter().map(draw).collect();
     if sections.is_empty() {
         return Err(Error::config(format!("there is nothing to report yet: {}", notes.join("; "))));
     }
@@ -82,12 +88,8 @@ fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
     free
 }
 
-/// The sweeps that these run directories are points of, with their figures: those at or below the paths that were named.
-fn sweeps(
-    paths: &[PathBuf],
-    experiments: &[load::Experiment],
-    notes: &mut Vec<String>,
-) -> Vec<(sweep::Swept, Vec<sweep::Drawn>)> {
+/// The sweeps that these run directories are points of: those at or below the paths that were named.
+fn sweeps(paths: &[PathBuf], experiments: &[load::Experiment], notes: &mut Vec<String>) -> Vec<sweep::Swept> {
     let above = experiments.iter().filter_map(|e| e.path.parent());
     let named = |dir: &&Path| paths.iter().any(|path| dir.starts_with(path));
     let dirs: BTreeSet<&Path> = above.filter(named).filter(|dir| files::is_there(&dir.join(rundir::SWEEP))).collect();
@@ -96,8 +98,7 @@ fn sweeps(
         match sweep::Swept::read(dir) {
             Ok(mut sweep) => {
                 sweep.slug = free(&sweep.slug, &mut taken);
-                let drawn = sweep.draw();
-                sweeps.push((sweep, drawn));
+                sweeps.push(sweep);
             }
             Err(e) => notes.push(format!("the figures of the sweep in {} are left out: {e}", dir.display())),
         }

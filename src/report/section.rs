@@ -210,10 +210,11 @@ fn alike(a: &Settings, b: &Settings) -> bool {
     heading(a) == heading(b)
 }
 
-/// A setting in words: "lr 0.001", or "no form".
+/// A setting in words: "lr 0.001", or "no init_std".
 fn word(settings: &Settings, key: &str) -> String {
     let short = key.rsplit('.').next().unwrap_or(key);
-    settings.get(key).map_or(format!("no {short}"), |value| format!("{short} {value}"))
+    let none = || if short == "form" { "the fastest form".into() } else { format!("no {short}") };
+    settings.get(key).map_or_else(none, |value| format!("{short} {value}"))
 }
 
 /// The keys that not all have, or not all have the same value of.

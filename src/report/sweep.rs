@@ -7,7 +7,7 @@ use super::{
     heat::{Cell, Heat},
     plot::{Figure, Line},
     scale::{Axis, Scale},
-    section::{clean, slug},
+    section::{Section, clean, slug},
 };
 use crate::{
     error::Result,
@@ -27,6 +27,8 @@ pub struct Swept {
     pub slug: String,
     /// One row a point and model.
     pub summary: Summary,
+    /// The style of each model, as it is all over the page.
+    styles: BTreeMap<String, usize>,
 }
 
 /// The figures of one task of a sweep.
@@ -46,7 +48,14 @@ impl Swept {
         let plan = Plan::load(&dir.join(SWEEP))?;
         let summary = Sweep::new(plan, dir, Shard { index: 0, count: 1 })?.summary();
         let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy();
-        Ok(Swept { title: clean(&name), slug: format!("sweep-{}", slug(&name)), summary })
+        Ok(Swept { title: clean(&name), slug: format!("sweep-{}", slug(&name)), summary, styles: BTreeMap::new() })
+    }
+
+    /// Draw models as these sections do.
+    pub fn styled_as(&mut self, sections: &[Section]) {
+        for one in sections.iter().flat_map(|section| &section.series) {
+            self.styles.entry(one.model.clone()).or_insert(one.style);
+        }
     }
 
     /// The figures of each task, in the order of the summary's groups.
@@ -70,6 +79,11 @@ impl Swept {
         Drawn { over: over.collect(), maps: maps.collect() }
     }
 
+    /// The style of a model's lines; of one without a run that of no other.
+    pub fn style(&self, model: &str) -> usize {
+        self.styles.get(model).copied().unwrap_or(self.styles.len())
+    }
+
     /// The axes on which this task has several values.
     pub fn axes(&self, group: &Group) -> Vec<usize> {
         (0..self.summary.axes().len()).filter(|&axis| values(group, axis).len() > 1).collect()
@@ -83,7 +97,7 @@ impl Swept {
         // Values that are not numbers on a scale are placed in the order of the file.
         let places = numbers.clone().unwrap_or_else(|| (0..values.len()).map(|i| i as f64).collect());
         let what = &self.summary.axes()[axis];
-        let line = |(style, model): (usize, &str)| {
+        let line = |model: &str| {
             let best = best_by(group, model, |row| row.values[axis].as_str());
             let point = |(value, &x): (&&str, &f64)| {
                 let row = best.get(value)?;
@@ -92,9 +106,9 @@ impl Swept {
             };
             let mut points: Vec<_> = values.iter().zip(&places).filter_map(point).collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Line { label: clean(model), style, points }
+            Line { label: clean(model), style: self.style(model), points }
         };
-        let lines = some(group.models().into_iter().enumerate().map(line));
+        let lines = some(group.models().into_iter().map(line));
         let (lo, hi) = places.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), &x| (lo.min(x), hi.max(x)));
         let ticks: Vec<(f64, String)> = places.iter().copied().zip(values.iter().map(|v| clean(v))).collect();
         let x = match numbers.is_some() {

@@ -19,13 +19,22 @@ use std::{
 use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 /// Asks whether anything has changed, every two seconds while the page is in sight, and then loads the page again,
-/// which keeps its place.
+/// which keeps its place, what is unfolded on it and which lines are shown.
 const SCRIPT: &str = "<script>
+const parts = () => [...document.querySelectorAll('details, input[type=checkbox]')]
+const state = part => part.tagName === 'DETAILS' ? 'open' : 'checked'
+try {
+  const kept = JSON.parse(sessionStorage.getItem('parts'))
+  if (kept.length === parts().length) parts().forEach((part, i) => part[state(part)] = kept[i])
+} catch { /* the first time nothing is kept */ }
 setInterval(async () => {
   if (document.hidden) return
   try {
     const now = await (await fetch('stamp')).text()
-    if (now !== 'STAMP') location.reload()
+    if (now !== 'STAMP') {
+      sessionStorage.setItem('parts', JSON.stringify(parts().map(part => part[state(part)])))
+      location.reload()
+    }
   } catch { document.title = 'tapezoo report (the program has ended)' }
 }, 2000)
 </script>";
