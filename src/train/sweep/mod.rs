@@ -8,7 +8,7 @@
 //! ```
 //! All state is in the runs' own directories: a run with a result is finished, one with a checkpoint goes on from it.
 //! So a sweep that was killed is started again by the same command, and parts of it from several machines
-//! ([`Shard`]) join into one ([`merge`]).
+//! ([`Shard`]) join into one ([`merge()`]).
 
 mod merge;
 mod plan;
