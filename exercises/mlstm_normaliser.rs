@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
     ops::{mlstm, words::maximum},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     run(&[
         ("m = 0: the divisor is |n·q|, but 1 at least", at_zero),
         ("any m from −3 to 3: values and gradients", || [-3.0, -0.5, 0.0, 0.5, 3.0].into_iter().try_for_each(check)),
+        ("the divisor is that of the formula", || [-3.0, 0.0, 3.0].into_iter().try_for_each(divisor)),
         ("m = 800: e^(−m) is 0, and nothing else", || check(800.0)),
         ("m = −800: e^(−m) is infinite, and h and its gradients are not NaN", far_below),
     ])
@@ -60,10 +61,19 @@ fn check(m: f64) -> Checked {
         (("den", "[B, H, 1]"), g.normal([b, h, 1])),
         (("m", "[B, H, 1]"), g.tensor([b, h, 1], |g| m + 0.1 * g.gauss())),
     ];
-    let outputs = [("h", "[B, H, V]"), ("the divisor", "[B, H, 1]")];
-    let both = |(h, by)| vec![h, by];
-    agree(&inputs, &outputs, &|x| both(read(x[0], x[1], x[2], 0.1)), &|x| both(mlstm::read(x[0], x[1], x[2], 0.1)))
-        .map_err(|why| format!("m near {m}: {why}"))
+    agree(&inputs, &[("h", "[B, H, V]")], &|x| vec![read(x[0], x[1], x[2], 0.1).0], &|x| {
+        vec![mlstm::read(x[0], x[1], x[2], 0.1).0]
+    })
+    .map_err(|why| format!("m near {m}: {why}"))
+}
+
+/// That the divisor is that of the formula.
+fn divisor(m: f64) -> Checked {
+    let (g, tape) = (&mut Gen::new(13), Tape::default());
+    let [num, den] = [3, 1].map(|n| tape.leaf(&g.normal([2, 2, n])));
+    let m = tape.full([2, 2, 1], DType::F64, m);
+    let expected = maximum(&[den, -den, (-m).exp()]) + 0.1;
+    same(("the divisor", "[B, H, 1]"), &read(num, den, m, 0.1).1.value(), &expected.value(), 1e-9)
 }
 
 fn far_below() -> Checked {

@@ -225,10 +225,10 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "mlstm_normaliser",
         "let positive",
-        "return (num / (maximum(&[den, -den, (-m).exp()]) + eps), den); let positive",
+        "let by = maximum(&[den, -den, (-m).exp()]) + eps; return (num / by, by); let positive",
         "m = −800",
     ),
-    ("mlstm_normaliser", "by / half / half", "by", "any m from −3 to 3"),
+    ("mlstm_normaliser", "by / half / half", "by", "the divisor is that"),
     (
         "complex_scan",
         "(hr, hi) = (lr * hr - li * hi + xr, lr * hi + li * hr + xi);",
