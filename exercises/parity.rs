@@ -73,7 +73,7 @@ fn tracks(bits: &[u8]) -> Checked {
             let seen: String = bits[i.saturating_sub(20)..=i].iter().map(u8::to_string).collect();
             format!("after …{seen}, {ones} ones in {} bits: o is {o:.3}", i + 1)
         })?;
-        // A sign is read from any number, but not by a layer that adds noise: no step may fade the state.
+        // A layer behind this one could not tell the sign of a tiny number from nothing.
         that(o.abs() > 1e-3, || format!("after {} bits o is {o:.1e}: it fades", i + 1))?;
     }
     Ok(())

@@ -72,7 +72,7 @@ pub fn table() -> String {
             p {
                 "H heads have keys of K and values of V channels, N is the number of states, P that of Mamba-2's and Mamba-3's "
                 "channels for each head, E that of Mamba's inner channels, D the width, n the steps of a token, C a stretch, "
-                "and t the tokens so far. A step has the order of its multiplications, beside the projections. "
+                "and t the tokens so far. The cost of a step is the order of its multiplications, beside the projections. "
                 code { "tapezoo models" } " prints the same."
             }
             @for family in Family::present() {

@@ -186,7 +186,7 @@ impl OpCase {
                         continue;
                     }
                     let rough = rough.get_or_insert_with(|| self.rough(of, &exact));
-                    // Of a result that any rounding moves as far, nothing can be said.
+                    // Where any rounding moves a result this far, nothing can be said of it.
                     let more = match rough.get(i) {
                         Some(&rough) if rough > 1e-3 => f64::INFINITY,
                         Some(&rough) if dtype == DType::F32 => 10.0 * rough,

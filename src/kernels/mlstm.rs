@@ -8,8 +8,8 @@
 //! dô = [dh / N, −(dh·h) / N · sign(n·q) where |n·q| > exp(−m), half of that where they are equal, else 0]
 //! ```
 //!
-//! On a device (`chunk.cu`) the gates follow from k and q without another product, since ĩ_t only ever appears with k'_t, and a forget gate
-//! between a key and a query scales both. With φ_t = ∂/∂ln f_t:
+//! On a device (`chunk.cu`) the gates follow from k and q without another product, since ĩ_t only ever appears with
+//! k'_t, and a forget gate between a key and a query scales both. With φ_t = ∂/∂ln f_t:
 //!
 //! ```text
 //! ∂/∂ln i_t = k'_t·dk'_t      φ_t = Σ_{u≥t} (q_u·dq_u − k'_u·dk'_u) + Ĉ⁺·dĈ⁺      u up to the chunk's end, Ĉ⁺ there

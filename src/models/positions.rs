@@ -26,8 +26,8 @@ pub(super) fn sinusoid(len: usize, width: usize, dtype: DType) -> Tensor {
     Tensor::from_vec(v, [len, width]).cast(dtype)
 }
 
-/// Rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX): (x_i, x_{i + K/2}) of a query or key at
-/// position t is rotated by the angle t / 10000^(2i / K), so that q_t · k_s depends on t − s.
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX): the pair (x_i, x_{i + K/2})
+/// of a query or key at position t is rotated by the angle t / 10000^(2i / K), so that q_t · k_s depends on t − s.
 pub struct Rope {
     /// cos and sin [len, 1, K/2], in f32 and in f64.
     tables: [(Tensor, Tensor); 2],

@@ -51,7 +51,7 @@ fn sequence<'t>(x: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: For
         return over_time_with(t, v, s, |i, s| step(x.map(|x| at(x, i)), [g, theta], s));
     }
     let full = |shape: &[usize], value: f64| k.tape().full(shape, k.dtype(), value);
-    // Of so many steps: bf16 has neither the whole numbers above 256 nor the digits of a large angle.
+    // The turns of so many steps, in f32 at least: bf16 has neither the whole numbers above 256 nor the digits of a large angle.
     let turns = |steps: Var<'t>| [(steps * theta).cos(), (steps * theta).sin()].map(|x| x.cast(k.dtype()));
     let one = |shape: &[usize], value: f64| k.tape().full(shape, theta.dtype(), value);
     let steps = turns(one(&[t, 1, 1], 1.0).cumsum(0));

@@ -3,8 +3,8 @@
 use crate::tensor::{DType, Device};
 use std::{fmt, str::FromStr};
 
-/// The type that operands of Linear, Matmul and TrilMatmul in single precision are rounded to; sums are in single precision either
-/// way, and so is everything else.
+/// The type that operands of Linear, Matmul and TrilMatmul in single precision are rounded to; sums are in single
+/// precision either way, and so is everything else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Products {
     /// Nothing: single precision.

@@ -8,7 +8,7 @@
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
 //! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
-//! v + (1 − β₂)(g² − v) keeps the rounding of v, so that β₂ is not to be near 0: see [`LEAST_BETA2`].
+//! The new v has the rounding error of the old one, so that β₂ may not be near 0: see [`LEAST_BETA2`].
 //!
 //! [`Noise`] may be added to the gradient behind clipping.
 
@@ -22,8 +22,8 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use std::{f64::consts::TAU, ops::Range};
 
-/// The least β₂. The new v is off by a rounding of the old one, of which β₂ v is left: below 10⁻³ that would be more
-/// than 10⁻⁴ of it in single precision.
+/// The least β₂. A new v has the rounding error of the old one, some 10⁻⁷ of it in single precision, and keeps β₂ of it.
+/// With 10⁻³ the error is 10⁻⁴ of what is kept, and with less it is more.
 pub const LEAST_BETA2: f64 = 1e-3;
 
 /// Which of the two update rules.

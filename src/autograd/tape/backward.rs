@@ -67,8 +67,8 @@ impl Tape {
     }
 
     /// As [`Tape::backward`] (a value of several elements counts as their sum), but every gradient is looked at.
-    /// Returns the first op, in the order of the backward pass, that was handed finite gradients or a sum of them, and
-    /// whose own are not finite. Slow; for finding out what went wrong.
+    /// Returns the first op, in the order of the backward pass, that was handed finite gradients, or a sum of such, and
+    /// gave one that is not finite. Slow; for finding out what went wrong.
     pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);

@@ -72,8 +72,8 @@ fn meant(what: &str) -> (String, Vec<String>) {
 
 /// The parser's message in the words of the file, not of Rust.
 pub(super) fn plain(mut what: String) -> String {
-    for (rust, plain) in WORDS {
-        what = what.replace(&format!("expected {rust}"), &format!("expected {plain}"));
+    for (rust, word) in WORDS {
+        what = what.replace(&format!("expected {rust}"), &format!("expected {word}"));
     }
     match what.split_once("expected struct ") {
         Some((before, after)) => {

@@ -51,7 +51,7 @@ const SUMMARY_EVERY: Duration = Duration::from_secs(10);
 /// of hundreds of short runs would do little else.
 const TRAINING_OVER_TABLES: u32 = 9;
 
-/// What is lost when the directory is not this process's any more.
+/// What comes of it when the directory is not this process's any more.
 const NOT_OURS: &str = "its tables are not written";
 
 /// The i-th of n parts of a sweep, counted from 0 as arrays of batch systems are.
