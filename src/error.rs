@@ -122,6 +122,11 @@ fn words(text: &str, most: usize) -> String {
     text.split(' ').map(|word| cut(word, most)).collect::<Vec<_>>().join(" ")
 }
 
+/// A number of things: "1 run", "2 runs".
+pub(crate) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A number in its short notation: 1e300, not three hundred zeros.
 pub(crate) fn number(x: f64) -> String {
     if x == 0.0 || !x.is_finite() || (1e-6..1e16).contains(&x.abs()) { x.to_string() } else { format!("{x:e}") }

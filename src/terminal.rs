@@ -1,5 +1,6 @@
 //! Text that fits a terminal.
 
+use crate::error::brief;
 use std::io::{self, IsTerminal};
 
 /// The columns of a line where there is no terminal.
@@ -13,6 +14,13 @@ pub fn columns() -> usize {
 /// Whether standard output is a terminal.
 pub fn is_there() -> bool {
     io::stdout().is_terminal()
+}
+
+/// The first of these names, in quotes, and how many more there are.
+pub fn few(names: &[String], most: usize) -> String {
+    let first: Vec<String> = names.iter().take(most).map(|name| format!("'{}'", brief(name, 80))).collect();
+    let more = names.len().saturating_sub(most);
+    first.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 /// Break lines of more than so many columns between words. The rest of a line stands below its second column, the one

@@ -268,6 +268,8 @@ fn files_that_are_no_configuration_are_refused() {
         ("steps = 7\nlr = nan", &["c.toml: line 2: lr NaN", "expected"]),
         ("model = { width = 0 }", &["c.toml: line 1: width = 0"]),
         ("betas = [0.9, 1.0]", &["betas 1", "below 1"]),
+        ("models = ['ttt']\n[model]\ncarry_state = true", &["carry_state", "ttt"]),
+        ("models = ['gpt']\n[model]\ncarry_state = true\npositions = 'rope'", &["carry_state", "rope"]),
         ("betas = [0.0, 0.0]", &["betas 0", "from 0.001 on"]),
         ("betas = [0.9]", &["c.toml", "betas"]),
         ("dtype = 'i32'", &["c.toml", "i32", "f32"]),

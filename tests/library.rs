@@ -463,3 +463,10 @@ fn an_op_with_something_wrong_is_told_what() {
     says(cases[4].sums(4), "twice");
     says(cases[4].kernels(4, 2), "gradient 0");
 }
+
+#[test]
+fn a_shape_of_more_elements_than_can_be_counted_is_refused() {
+    let huge = 1usize << (usize::BITS / 2);
+    panics(&["more elements"], || Shape::new(&[huge, huge]));
+    panics(&["more elements"], || Shape::new(&[huge, 1]).with(1, huge));
+}

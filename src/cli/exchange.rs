@@ -8,6 +8,7 @@ use crate::{
     inspect::source,
     models::{Model, Positions},
     tensor::DType,
+    terminal::few,
     train::{
         Trainer,
         config::TrainConfig,
@@ -182,13 +183,8 @@ fn refuse(e: &Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Names in a message, not more than a few.
-fn some(names: &[String]) -> String {
-    const FEW: usize = 4;
-    let few: Vec<String> = names.iter().take(FEW).map(|name| format!("'{}'", brief(name, 80))).collect();
-    let more = names.len().saturating_sub(FEW);
-    format!("{}{}", few.join(", "), if more > 0 { format!(" and {more} more") } else { String::new() })
-}
+/// So many names are in a message.
+const FEW: usize = 4;
 
 pub(super) fn import(args: &Import) -> ExitCode {
     match contained(|| imported(args)) {
@@ -248,7 +244,7 @@ fn imported(args: &Import) -> Result<Imported> {
     ];
     if !layers.left_out().is_empty() {
         let n = layers.left_out().len();
-        said.push(format!("Left out of {}, {n} tensors: {}", args.file.display(), some(layers.left_out())));
+        said.push(format!("Left out of {}, {n} tensors: {}", args.file.display(), few(layers.left_out(), FEW)));
     }
     let out = args.out.display();
     if as_file {
@@ -360,7 +356,7 @@ fn exported(args: &Export) -> Result<(Vec<u8>, String)> {
     let said = [
         format!("{} tensors of {blocks} {}", file.tensors, if blocks == 1 { "layer" } else { "layers" }),
         format!("Load {} into {}", if blocks == 1 { "them" } else { "each layer" }, file.module),
-        format!("Left out, {} tensors: {}", file.left_out.len(), some(&file.left_out)),
+        format!("Left out, {} tensors: {}", file.left_out.len(), few(&file.left_out, FEW)),
         args.out.display().to_string(),
     ];
     Ok((file.bytes, said.join("\n") + "\n"))

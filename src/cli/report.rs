@@ -2,7 +2,7 @@
 
 use super::{bar::with_bar, fail, print, say};
 use crate::{
-    error::Result,
+    error::{Result, count},
     report::{Report, report, watch::Watch},
 };
 use clap::Parser;
@@ -80,6 +80,5 @@ fn finish(report: &Report, out: &Path) -> Result<()> {
         say("note", note);
     }
     let (runs, figures) = (report.runs, report.figures.len());
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     print(format!("{}: {}; {} beside it\n", path.display(), count(runs, "run"), count(figures, "figure")))
 }

@@ -1,11 +1,12 @@
 //! Where a model comes from: a run directory, or a few hundred steps of training here and now.
 
 use crate::{
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, count},
     files,
     models::{Model, ModelConfig, Positions, Variant},
     tasks::BITS,
     tensor::Device,
+    terminal::few,
     train::{
         Trainer, checkpoint,
         config::{TrainConfig, preset_table, task_of, warnings},
@@ -183,8 +184,8 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
             let of: Vec<String> = of.iter().map(|(len, a)| format!("{a:.3} at length {len}")).collect();
             let of = of.join(", ");
             about = format!(
-                "Trained for {steps} step{} from seed {}: loss {:.3}, {name} {of}.",
-                if steps == 1 { "" } else { "s" },
+                "Trained for {} from seed {}: loss {:.3}, {name} {of}.",
+                count(steps, "step"),
                 config.seed,
                 took.loss
             );
@@ -255,7 +256,7 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
             return Ok((dir.into(), model, seed));
         }
         let names: Vec<String> = runs.iter().map(|r| r.display().to_string()).collect();
-        let what = if names.is_empty() { "holds no run yet".into() } else { format!("name one of {}", some(&names)) };
+        let what = if names.is_empty() { "holds no run yet".into() } else { format!("name one of {}", few(&names, 8)) };
         return Err(Error::Config(format!("{}: {what}", dir.display())));
     }
     match (of_a_run(dir), dir.parent()) {
@@ -266,13 +267,6 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
             Err(Error::Config(format!("{}: {why}; {what}", dir.display())))
         }
     }
-}
-
-/// The first of these, and how many more there are.
-fn some(names: &[String]) -> String {
-    const MOST: usize = 8;
-    let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
-    names[..names.len().min(MOST)].join(", ") + &more
 }
 
 /// A warning about weights that are not finite.

@@ -8,6 +8,7 @@ use super::{
     sweep::{Drawn, Swept},
 };
 use crate::{
+    error::count,
     tasks::{Len, less_is_better},
     train::{
         sweep::{Group, Row},
@@ -128,7 +129,10 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
         @else {
             h4 { "The best point of each model" }
             (table(&head, &words, html! { @for one in best.iter().copied() { (row(one)) } }))
-            p.caption { "By " (measure) ", the mean over the seeds; of equals the first in the sweep's order. " (perfect(group.score, best.iter().filter_map(|row| mean(&group.numbers(row))))) }
+            p.caption {
+                "By " (measure) ", the mean over the seeds; of equals the first in the sweep's order. "
+                (perfect(group.score, best.iter().filter_map(|row| mean(&group.numbers(row)))))
+            }
         }
         @if !drawn.over.is_empty() {
             div.group {
@@ -202,7 +206,8 @@ fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
             }))
             p.caption {
                 "Mean" @if spread(s) { " ± standard deviation" }
-                " over the seeds that came to the end; the best in bold. " (perfect(score, means.iter().flatten().flatten().copied()))
+                " over the seeds that came to the end; the best in bold. "
+                (perfect(score, means.iter().flatten().flatten().copied()))
             }
         }
     }
@@ -365,10 +370,6 @@ fn table(head: &[&str], words: &[&str], body: Markup) -> Markup {
             }
         }
     }
-}
-
-fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 fn finished(whole: usize, runs: usize) -> String {

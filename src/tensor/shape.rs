@@ -29,7 +29,7 @@ impl Shape {
     #[track_caller]
     fn counted(self) -> Shape {
         let product = self.dims().iter().try_fold(1usize, |n, &size| n.checked_mul(size));
-        assert!(product.is_some() || self.dims().contains(&0), "shape {self} has more elements than can be counted");
+        assert!(product.is_some(), "shape {self} has more elements than can be counted");
         self
     }
 

@@ -8,7 +8,7 @@
 use super::config::TrainConfig;
 use crate::{
     autograd::{Kernels, Tape},
-    error::{Error, Result, bytes, quietly},
+    error::{Error, Result, bytes, count, quietly},
     models::{self, Form, Model},
     rng,
     tasks::{Batch, IGNORE, Len},
@@ -45,8 +45,8 @@ pub fn check(cfg: &TrainConfig) -> Result<()> {
     if runs > MOST_RUNS {
         let (models, seeds) = (cfg.models.len(), cfg.seeds);
         return Err(Error::config(format!(
-            "seeds {seeds}: with {models} model{} these are {runs} runs; expected at most {MOST_RUNS}: lower --seeds",
-            if models == 1 { "" } else { "s" }
+            "seeds {seeds}: with {} these are {runs} runs; expected at most {MOST_RUNS}: lower --seeds",
+            count(models, "model")
         )));
     }
     Ok(())

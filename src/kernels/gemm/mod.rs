@@ -160,12 +160,7 @@ pub fn at_level(
     y: (&mut [f32], Mat),
 ) -> Option<usize> {
     check(&a, &b, (y.0.len(), y.1));
-    assert!(
-        y.1.rows > 0 && y.1.cols > 0,
-        "gemm: y has shape [{}, {}], expected an element at least",
-        y.1.rows,
-        y.1.cols
-    );
+    assert!(y.1.rows > 0 && y.1.cols > 0, "gemm: y has no element, expected one at least");
     let product = operand::Product::new(alpha, a, b, y, epilogue);
     // SAFETY: the sizes and the lengths are checked; y is borrowed mutably.
     let done = unsafe {
