@@ -11,8 +11,8 @@
 //!
 //! cargo run --release --example recall
 //!
-//! checks that all forms of every rule agree. With arguments it is the program `tapezoo`, which has these ten mixers
-//! more; docs/zoo_results.md has what they learned:
+//! checks that all forms of every rule agree, but of `levels`, which tests/fading_memories.rs has. With arguments it is
+//! the program `tapezoo`, which has these ten mixers more; docs/zoo_results.md has what they learned:
 //!
 //! cargo run --release --example recall -- train --config examples/recall.toml --task mqar --pairs 4
 

@@ -10,8 +10,9 @@
 //! scaling --stream MODEL T           one line for each power of two up to T: "t, ms per token, bytes of state, bytes of memory"
 //! ```
 //!
-//! Every point is measured in its own process: peak resident memory (Linux's VmHWM) minus resident memory before the
-//! model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
+//! In training every point is measured in its own process: peak resident memory (Linux's VmHWM) minus resident memory
+//! before the model was made; of a stream all lengths in one, by resident memory (VmRSS). Sizes: one block of width 16,
+//! batch 1, one thread; processor time.
 
 mod cpu_time;
 

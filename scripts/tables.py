@@ -410,7 +410,7 @@ ENTRIES = {
         small="scripts/languages.py run --quick --out target/reproduce/zoo"),
     "zoo-helped": Entry(ZOO_PAGE, "parity by a curriculum, or with noise", [f"zoo-helped-{m}-{i}" for m in HELPED for i in range(len(HELPS))], zoo_helped),
     "zoo-lasp": Entry("docs/zoo.md", "one sequence on two cores", hours=0.1, marks="lasp writes from here",
-        command="(cargo run --release --example lasp; date +%F.) > times.md && python3 scripts/marks.py docs/zoo.md lasp < times.md"),
+        command="(cargo run --release --example lasp; date +%F.) > target/lasp.md && python3 scripts/marks.py docs/zoo.md lasp < target/lasp.md"),
     "mixers-recall": Entry(MIXERS, "linear transformer: what it answers", write=mixers_recall, check=0.05,
         pages=["--model linear_transformer --task mqar --steps 1000"]),
     "mixers-compare": Entry(MIXERS, "DeltaNet with both ranges", write=mixers_compare, pages=["--model delta_net --compare delta_net:eigenvalues=-1..1 --len 24"], check=0.05),

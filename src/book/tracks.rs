@@ -87,10 +87,7 @@ pub const THEORY: [Theory; 12] = [
         why: "No weights track parity at every length: scores have a bound, and with it the share of any one token of t \
               is about 1/t, while parity turns with each (Hahn 2020, 1906.06755).",
     },
-    Theory {
-        mixers: &["path"],
-        why: "Two reflections rotate a key, so that it could count modulo three over two tokens.",
-    },
+    Theory { mixers: &["path"], why: "Two reflections rotate a key, so that two layers could count modulo three." },
     Theory {
         mixers: &["seqboat"],
         why: "No weights track parity at every length: in a sequence of ones the averages settle, and then the eight \

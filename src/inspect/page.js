@@ -274,7 +274,7 @@ function runView(run, r) {
     if (!figure.hidden) update();
   } });
   for (const q of matrices) {
-    cards.push(where(q, card(`State ${q.symbol}`, `${q.about}. Δ is what this step has changed.`,
+    cards.push(where(q, card(`State ${q.symbol}`, `${q.about}. Δ${q.symbol} is what this step has changed.`,
       pages(run, q).map(o => row([map(run, q, o), map(run, q, o, true)])))));
   }
   const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');

@@ -1,10 +1,10 @@
 //! Tasks: each writes tokens, and a target for each token.
 //!
-//! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files), and a
-//! line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with the
-//! default preset; and a test of all tasks covers it. A task of your own crate needs no place here:
-//! [`Trainer::with`](crate::train::Trainer::with) trains on it, and [`add`] gives it a name for configurations and the
-//! program.
+//! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files), its
+//! `mod` and `pub use`, and a line in the list `tasks!` below. `--task` then takes the name, with the first preset that
+//! has this task, or with the default preset; and a test of all tasks covers it. A task of your own crate needs no
+//! place here: [`Trainer::with`](crate::train::Trainer::with) trains on it, and [`add`] gives it a name for
+//! configurations and the program.
 
 mod arithmetic;
 mod batch;
