@@ -10,7 +10,7 @@
 #     --python PROGRAM   one that has PyTorch [python3]
 #     --only WORD        one part: tests, verify, sanitizer, first, launches, cores, steps, torch or fla
 #
-# DIR needs a driver, NVRTC and cuBLAS beside it, nothing else. A step that fails or outlasts its time gets a FAIL row,
+# DIR needs a driver, NVRTC and cuBLAS beside it, and for the last two parts PyTorch. A step that fails or outlasts its time gets a FAIL row,
 # the others go on, and the status is 1 at the end. The table is also in DIR/log/table.txt, beside what every step
 # printed; where $OUT is set, both go there too.
 set -uo pipefail
@@ -219,6 +219,7 @@ run() {
     declare -g "${1#--}=$2"
     shift 2
   done
+  case $only in '' | tests | verify | sanitizer | first | launches | cores | steps | torch | fla) ;; *) usage ;; esac
   [ -x "$dir/bin/timing" ] || die "$dir has no bin/timing: run this where 'gpu_check.sh pack' put it"
   rm -rf "$dir/log" && mkdir -p "$dir/log"
   # Kernels are compiled once for all steps, and compiling them is tested too: nothing is left of an earlier run. The

@@ -25,7 +25,7 @@ fn fixtures() -> Vec<PathBuf> {
 #[test]
 fn every_fixture_agrees_in_every_form_in_both_precisions() {
     let files = fixtures();
-    assert!(files.len() >= 44, "only {} fixtures found", files.len());
+    assert!(files.len() >= 124, "only {} fixtures found", files.len());
     for dtype in [DType::F64, DType::F32] {
         for path in &files {
             let (_, found) = check_file(path, Device::Cpu, dtype).unwrap();

@@ -108,7 +108,7 @@ fn checked(args: &Verify) -> Result<u8> {
         print(format!("* cancelled: {why}\n"))?;
     }
     let all = args.files.len();
-    print(format!("{right} of {all} files agree to {limit:.0e} in {} ({forms} forms){at}\n", args.dtype))?;
+    print(format!("{right} of {all} files agree to {limit:e} in {} ({forms} forms){at}\n", args.dtype))?;
     Ok(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
 }
 

@@ -33,7 +33,10 @@ fn conv_and_eigenvalues(c: &ModelConfig) -> String {
 /// `expand_k` and `expand_v`.
 fn expand(c: &ModelConfig) -> String {
     let (inner, width) = (c.inner(), c.width);
-    format!("expand_k={inner}/{width}, expand_v={inner}/{width}")
+    // FLA rounds the width times the quotient down, which may be a channel too few.
+    let exact = (width as f64 * (inner as f64 / width as f64)) as usize == inner;
+    let inner = if exact { format!("{inner}/{width}") } else { format!("{inner}.5/{width}") };
+    format!("expand_k={inner}, expand_v={inner}")
 }
 
 /// Mixers that nearly equal a layer, and the difference.

@@ -184,13 +184,19 @@ impl Layers {
     }
 }
 
-/// Refuse a request that is invalid.
-fn check(wanted: &Wanted) -> Result<()> {
-    let Wanted { prefix, blocks, .. } = wanted;
+/// Refuse a prefix with more than one place for the number of the layer.
+pub(super) fn check_prefix(prefix: &str) -> Result<()> {
     if prefix.matches("{}").count() > 1 {
         let what = "expected at most one {}, which stands for the number of the layer";
         return Err(Error::config(format!("--prefix '{}': {what}", brief(prefix, 80))));
     }
+    Ok(())
+}
+
+/// Refuse a request that is invalid.
+fn check(wanted: &Wanted) -> Result<()> {
+    let Wanted { prefix, blocks, .. } = wanted;
+    check_prefix(prefix)?;
     let mut seen = BTreeSet::new();
     match blocks.unwrap_or_default().iter().find(|i| !seen.insert(**i)) {
         Some(i) => Err(Error::config(format!("--blocks: {i} is listed twice"))),

@@ -110,7 +110,7 @@ impl Sizes {
         }
         let (letter, times, over) = found?;
         let rest = rest.checked_mul(over)?;
-        (times > 0 && rest > 0 && rest % times == 0).then_some((letter, rest / times))
+        (times > 0 && rest > 0 && rest % times == 0).then(|| (letter, rest / times))
     }
 
     /// Whether a tensor can have this shape, once nothing more is to be learned from it. A size does not fit if its only

@@ -4,6 +4,7 @@ use super::{
     Package,
     names::Names,
     parameter,
+    read::check_prefix,
     sizes::Sizes,
     table::{Absent, Table, either},
     tables_of,
@@ -35,6 +36,7 @@ pub struct Exported {
 /// # Errors
 /// When no module of the package computes what the mixers do, or two blocks would have the same names.
 pub fn export(model: &Model, package: Package, prefix: &str) -> Result<Exported> {
+    check_prefix(prefix)?;
     let (config, names) = (model.config(), Names::new(prefix));
     let table = tables_of(package, &config.mixer)?[0];
     if let Some(what) = table.cannot(config) {

@@ -34,7 +34,10 @@ pub const TABLES: &[Table] = &[
         module: |c, _| {
             let (width, heads, conv, inner) = (c.width, c.heads, c.conv, c.inner());
             let sizes = format!("embedding_dim={width}, num_heads={heads}, conv1d_kernel_size={conv}");
-            let inner = format!("proj_factor={inner}/{width}, round_proj_up_to_multiple_of=1");
+            // Theirs rounds the width times the quotient up, which may be a channel too many.
+            let exact = (width as f64 * (inner as f64 / width as f64)).ceil() as usize == inner;
+            let inner = if exact { format!("{inner}/{width}") } else { format!("({inner}-.5)/{width}") };
+            let inner = format!("proj_factor={inner}, round_proj_up_to_multiple_of=1");
             format!("mLSTMLayer(mLSTMLayerConfig({sizes}, {inner}, context_length={}))", c.max_len)
         },
         refuses: |c| {

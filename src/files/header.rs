@@ -23,7 +23,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Once<V> {
         let mut seen = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if key == "__metadata__" {
-                map.next_value::<Once<IgnoredAny>>()?;
+                map.next_value::<Option<Once<IgnoredAny>>>()?;
             } else {
                 map.next_value::<V>()?;
             }

@@ -11,8 +11,9 @@ use tempfile::{Builder, NamedTempFile};
 /// How the names of unfinished files end.
 const ENDING: &str = ".tmp";
 
-/// Write a file whole or not at all: under another name beside it, synced, then renamed. A link leads to the file that is
-/// replaced; a device or a pipe is written to, and stays what it is.
+/// Write a file whole or not at all: under another name beside it, synced, then renamed. A link leads to the file that
+/// is replaced, or to the place of one that is not there; a device or a pipe is written to, and stays what it is. A
+/// file that is replaced keeps who may read and write it.
 ///
 /// # Errors
 /// When it cannot be written; the old file, if there was one, is then as it was.
@@ -20,11 +21,16 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, bytes).map_err(Error::io(path));
     }
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let led = || fs::read_link(path).map(|to| path.parent().unwrap_or(Path::new("")).join(to));
+    let target = fs::canonicalize(path).or_else(|_| led()).unwrap_or_else(|_| path.into());
     let directory = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(directory).map_err(Error::io(directory))?;
     let all = || -> io::Result<()> {
         let mut file = unfinished(directory, &target)?;
         file.write_all(bytes)?;
+        if let Ok(there) = fs::metadata(&target) {
+            file.as_file().set_permissions(there.permissions())?;
+        }
         file.as_file().sync_all()?;
         file.persist(&target)?;
         // The new name itself is on the disk once its directory is; Windows opens no directories.

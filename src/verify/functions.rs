@@ -251,7 +251,7 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTMHKV", "BMHTT"],
         forms: |f| {
             let (scale, topk) = (f.number("scale")?, f.size("topk")?);
-            if topk == 0 || topk > f.tensor("in.router")?.shape().last() {
+            if topk > f.tensor("in.router")?.shape().last() {
                 let shape = f.tensor("in.router")?.shape();
                 return Err(f.bad(format!("attribute 'topk' is {topk}: 'in.router' has shape {shape}")));
             }
@@ -367,7 +367,9 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             let (n, ids) = (f.size("ngram")?, f.tensor("in.ids")?.to_f64());
             let (all, t) = (ids.len() as u128, f.tensor("in.ids")?.shape().last());
-            soon(f, all * t as u128 * n.min(t) as u128)?;
+            // T tokens that are repeated are not before the first token: n = T already finds none.
+            let n = n.min(t.max(1));
+            soon(f, all * t as u128 * n as u128)?;
             // Whether two ids are equal is all that counts: small ones are whole numbers in every type.
             let mut known = ids.clone();
             known.sort_by(f64::total_cmp);

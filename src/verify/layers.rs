@@ -60,10 +60,10 @@ pub const SPECS: &[Spec] = &[
         op: "mlstm",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("i", "BTH"), ("f", "BTH")],
         optional: &[],
-        outputs: &[("h", "BTHK")],
+        outputs: &[("h", "BTHV")],
         attrs: &["eps"],
         summed: &["q", "k", "v"],
-        largest: &["BTHKK", "BHTT"],
+        largest: &["BTHKV", "BHTT"],
         forms: |f| {
             let eps = f.number_or("eps", mlstm::EPS)?;
             Ok(forms(&SCANS, move |x, form| {

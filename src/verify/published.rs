@@ -42,6 +42,9 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
         f.within(&full, most, (name == "targets").then_some(IGNORE))?;
         inputs.insert(name.to_string(), t.clone());
     }
+    if let Some(name) = f.tensors.keys().find(|name| name.starts_with("ct.")) {
+        return Err(f.bad(format!("tensor '{name}': expected no cotangents, as the gradients are those of the loss")));
+    }
     let known: Vec<&str> = inputs.keys().map(String::as_str).collect();
     shapes::fit_rest(f, &inputs, &known)?;
     let [b, t] = [shape.at(0), shape.at(1)];

@@ -3,7 +3,7 @@
 use super::{Fixture, Named, specs::Spec};
 use crate::{
     error::Result,
-    tensor::{DType, Shape, Tensor},
+    tensor::{DType, Shape, Tensor, available},
 };
 use std::collections::BTreeMap;
 
@@ -132,8 +132,8 @@ const PER_SECOND: f64 = 1e8;
 pub fn fits(f: &Fixture, elements: u128) -> Result<()> {
     let own: u128 = f.tensors.values().map(|t: &Tensor| t.len() as u128).sum();
     let bytes = elements.saturating_add(own).saturating_mul(8 * COPIES);
-    let free = free_memory();
-    if bytes > u128::from(free) {
+    let free = available();
+    if bytes > free as u128 {
         let gigabytes = |n: f64| n / f64::from(1 << 30);
         return Err(f.bad(format!(
             "op '{}' at these sizes would take about {:.0} GiB for its values and gradients: {:.0} GiB are free; make \
@@ -154,13 +154,4 @@ pub fn soon(f: &Fixture, multiplications: u128) -> Result<()> {
         return Err(f.bad(format!("{what}; make the fixture smaller")));
     }
     Ok(())
-}
-
-/// Bytes of available memory as Linux reports it; on other systems a guess.
-fn free_memory() -> u64 {
-    let read = |text: String| {
-        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:").map(str::to_owned))?;
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
-    };
-    std::fs::read_to_string("/proc/meminfo").ok().and_then(read).map_or(4 << 30, |kib| kib << 10)
 }

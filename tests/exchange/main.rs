@@ -217,6 +217,30 @@ fn the_module_that_is_named_is_the_one_that_made_the_weights() {
     }
 }
 
+/// FLA and xlstm find the number of channels from a quotient, which they round down and up.
+#[test]
+fn the_module_that_is_named_has_as_many_channels() {
+    for (heads, head_dim) in [(1, 4), (3, 20), (4, 25), (5, 12), (7, 44)] {
+        for width in [8, 24, 56, 88, 104, 768] {
+            for (package, mixer, key) in
+                [(Package::Fla, "delta_net", "expand_k="), (Package::Xlstm, "mlstm", "proj_factor=")]
+            {
+                let config = ModelConfig { width, heads, head_dim, layers: 1, ..sizes(mixer) };
+                let said = export(&Model::new(&config, 0, DType::F32).unwrap(), package, "").unwrap().module;
+                let quotient = said.split(key).nth(1).unwrap().split(',').next().unwrap();
+                let (inner, of) = quotient.split_once('/').unwrap();
+                let inner = inner
+                    .trim_matches(['(', ')'])
+                    .strip_suffix("-.5")
+                    .map_or_else(|| inner.parse().unwrap(), |whole| whole.parse::<f64>().unwrap() - 0.5);
+                let channels = width as f64 * (inner / of.parse::<f64>().unwrap());
+                let channels = if package == Package::Fla { channels.floor() } else { channels.ceil() };
+                assert_eq!(channels, (heads * head_dim) as f64, "{said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_exported_is_what_was_imported_bit_for_bit() {
     for fixture in fixtures() {

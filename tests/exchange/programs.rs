@@ -78,6 +78,10 @@ fn what_cannot_be_is_refused_and_nothing_is_written() {
         (format!("{fla} --prefix layers.{{}}. --layers 2 --out run"), "--layers 2: the file has 1"),
         (format!("{fla} --prefix layers.{{}}. --width 7 --out run"), "D = 7 by --width"),
         (format!("{fla} --prefix layers.{{}}. --eigenvalues -1..1 --out run"), "eigenvalues"),
+        (
+            format!("import {gpt} --from torch --models gpt --prefix layers.{{}}. --heads 0 --out run"),
+            "H = 0 by --heads",
+        ),
         (format!("{fla} --prefix layers.{{}}. --task paritty --out run"), "did you mean 'parity'"),
         (format!("{fla} --prefix layers.{{}}. --out full"), "is not empty"),
         (format!("{fla} --prefix layers.{{}}. --out {gla}"), "is the file that is read"),
@@ -96,6 +100,7 @@ fn what_cannot_be_is_refused_and_nothing_is_written() {
         (format!("import {gpt} --from torch --models gpt --prefix layers.{{}}. --out run"), "pass --heads H"),
         ("export ours.safetensors --to xlstm --out run".into(), "no layer of xlstm equals it"),
         ("export ours.safetensors --to fla --out ours.safetensors".into(), "is the file that is read"),
+        ("export ours.safetensors --to fla --prefix a.{}.b.{}. --out run".into(), "expected at most one {}"),
         ("export not_ours.safetensors --to fla --out run".into(), "no entry 'tapezoo'"),
         ("export nowhere --to fla --out run".into(), "nowhere"),
     ] {

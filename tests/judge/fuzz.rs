@@ -116,7 +116,7 @@ fn peak() -> Option<u64> {
 fn no_file_makes_the_judge_panic_hang_or_take_memory() {
     let tries: u64 = std::env::var("TAPEZOO_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let mut files: Vec<_> = ["", "published", "refused"]
+    let mut files: Vec<_> = ["", "mixers", "published", "refused"]
         .iter()
         .flat_map(|dir| fs::read_dir(root.join(dir)).unwrap().map(|e| e.unwrap().path()))
         .filter(|path| path.is_file())

@@ -25,7 +25,6 @@ fn sizes(g: &mut Gen, op: &str) -> BTreeMap<char, usize> {
             n.insert('J', n[&'K']);
             n.insert('D', n[&'H'] * n[&'K'])
         }
-        "mlstm" => n.insert('V', n[&'K']),
         "mamba_layer" => {
             n.insert('R', g.size(3));
             n.insert('E', 2 * n[&'D']);

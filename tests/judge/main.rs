@@ -351,6 +351,20 @@ fn what_would_take_minutes_is_refused() {
 }
 
 /// A rounding that turns a decision excuses nothing: the two experts' scores differ by 10⁻¹², and all outputs are zero.
+/// Nothing of T tokens repeats more than T.
+#[test]
+fn more_grams_than_tokens_cost_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ngram_head");
+    let header = r#"{"__metadata__":{"op":"ngram_head","attrs":"{\"ngram\":1000000000}"},
+        "in.ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]},
+        "in.h":{"dtype":"F64","shape":[1,2,1],"data_offsets":[16,32]},
+        "out.o":{"dtype":"F64","shape":[1,2,1],"data_offsets":[32,48]}}"#;
+    with_header(&path, header, &[0; 48]);
+    let (status, out, err) = verify(&[path.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{out}{err}");
+}
+
 #[test]
 fn a_turned_decision_is_no_rounding() {
     let path = root().join("../judge/mom_tie_zero.safetensors");
