@@ -113,7 +113,7 @@ struct Training {
     /// The update rule.
     #[arg(long, value_name = "NAME", value_enum)]
     optimizer: Option<Rule>,
-    /// Weight decay: of all parameters with adam, of weight matrices with adamw.
+    /// Weight decay, of weight matrices: with adam as a part of the gradient, with adamw beside it.
     #[arg(long, value_name = "X", value_parser = number)]
     weight_decay: Option<f64>,
     /// How much of a target is spread over all classes, from 0 (none) to below 1: what is known for sure still teaches.

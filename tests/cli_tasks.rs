@@ -195,6 +195,10 @@ fn variants_of_a_mixer_are_trained_side_by_side() {
 fn tasks_that_cannot_be_are_refused() {
     refuses("parity --modulus 1", &["--modulus 1: expected 2 to 1024"]);
     refuses("parity --modulus 1025", &["--modulus 1025"]);
+    refuses("state_tracking --preset repo", &["--preset repo", "--task parity, modular_arithmetic", "reduced"]);
+    refuses("state_tracking --task s5 --preset paper", &["--preset paper", "reduced"]);
+    let published = "parity --models quasi_lstm --variant published --train-len 8-16 --eval-lens 16";
+    refuses(&format!("{published} --curriculum 9"), &["curriculum 9: length 9", "multiples of its block, 8"]);
     refuses("dyck --train-len 7", &["train_len 7", "even length"]);
     refuses("dyck --eval-lens 8,9", &["eval_lens 9", "even length"]);
     refuses("dyck --eval-lens 9-9", &["eval_lens 9", "even length"]);

@@ -115,7 +115,7 @@ fn small_step(cfg: &TrainConfig) -> Result<(), String> {
     quietly(|| {
         let _ = capacity::cost([cfg].into_iter());
         for own in cfg.each_model().unwrap() {
-            let bytes = capacity::memory(&own, &Model::hollow(&own.model, own.dtype).unwrap())[0].bytes;
+            let bytes = capacity::memory(&own, &Model::hollow(&own.model, own.dtype).unwrap(), 2)[0].bytes;
             if bytes < 2e7 && own.batch * own.train_len.max <= 2048 {
                 // An error about a number that is not finite is no fault.
                 let _ = Trainer::new(&own, own.seed).and_then(|mut trainer| trainer.step());

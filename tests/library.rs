@@ -81,6 +81,29 @@ fn weights_are_loaded_whole_or_not_at_all() {
     assert_eq!(bound.vars()[0].value().to_f64(), before[..bound.vars()[0].shape().len()], "the weights of the tape");
 }
 
+/// A published LRU evaluates by statistics of its batches in training, and they are in its file.
+#[test]
+fn running_statistics_are_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weights.safetensors");
+    let config = ModelConfig { variant: Variant::Published, ..config("lru") };
+    let mut model = Model::new(&config, 0, DType::F32).unwrap();
+    let (name, statistics) = model.buffers().remove(0);
+    assert_eq!(name, "statistics");
+    statistics.host_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = 0.5 + i as f64);
+    let answers = |model: &Model| {
+        let tape = Tape::default();
+        let tokens = tape.constant(&Tensor::from_vec(vec![0, 1, 1, 0], [1, 4]));
+        model.forward(&model.params().bind(&tape), tokens, Form::Recurrent).value().to_f64()
+    };
+    model.save(&file).unwrap();
+    let mut other = Model::new(&config, 1, DType::F32).unwrap();
+    assert_ne!(answers(&other), answers(&model));
+    other.load(&file).unwrap();
+    assert_eq!(answers(&other), answers(&model), "loaded");
+    assert_eq!(answers(&Model::open(&file).unwrap()), answers(&model), "opened");
+}
+
 thread_local! {
     /// The place and the message of the last panic of this thread.
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };

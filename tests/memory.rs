@@ -95,7 +95,7 @@ fn what_training_holds_is_estimated_within_a_factor_of_two() {
                 let mut trainer = Trainer::new(&cfg, 0).unwrap();
                 trainer.step().unwrap();
                 let params = 4 * trainer.model().params().len() * 4;
-                let (is, said) = (trainer.memory()[1] + params, memory(&cfg, trainer.model())[0].bytes as usize);
+                let (is, said) = (trainer.memory()[1] + params, memory(&cfg, trainer.model(), 2)[0].bytes as usize);
                 if is > 2 * said || said > 2 * is {
                     off.push(format!("{name} {form} T = {len}: {said} bytes estimated, {is} held"));
                 }
@@ -170,7 +170,7 @@ fn the_estimate_needs_no_values() {
         let text = format!("models = ['{name}']\neval_lens = [512]\ntrain_len = 400\ntask = {{ name = 'parity' }}");
         let Ok(cfg) = TrainConfig::from_layers(preset, None, text.parse().unwrap()) else { continue };
         let cfg = cfg.for_model(name).unwrap();
-        let said = |model: &Model| format!("{:?}", memory(&cfg, model));
+        let said = |model: &Model| format!("{:?}", memory(&cfg, model, 2));
         let (real, hollow) =
             (Model::new(&cfg.model, 0, cfg.dtype).unwrap(), Model::hollow(&cfg.model, cfg.dtype).unwrap());
         assert_eq!(said(&real), said(&hollow), "{name}, {variant}");

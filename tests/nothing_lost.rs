@@ -375,6 +375,17 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     assert_eq!(place.run("parity --resume run").status, Some(0));
     assert!(place.at("run/lstm-seed1/weights.safetensors").exists());
 
+    // A run that begins anew leaves no weights of the one before.
+    let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
+    fs::write(place.at("run/config.toml"), config.replace("lr = 0.005", "lr = 1e30")).unwrap();
+    for seed in 0..2 {
+        fs::remove_file(place.at(&format!("run/lstm-seed{seed}/result.json"))).unwrap();
+    }
+    assert_eq!(place.run("parity --resume run").status, Some(1));
+    assert!(!place.at("run/lstm-seed1/weights.safetensors").exists());
+    fs::remove_dir_all(place.at("run")).unwrap();
+    assert_eq!(place.run(&format!("parity {SHORT} --out run")).status, Some(0));
+
     // One bad result does not remove the others from a report.
     fs::write(place.at("run/lstm-seed1/result.json"), "{\"model\": \"lst").unwrap();
     let Ran { status, stdout, stderr: said } = place.run("report run");
@@ -442,6 +453,17 @@ fn a_pipe_stays_a_pipe_and_a_link_a_link() {
     assert_eq!(place.run(&format!("{line} link.html")).status, Some(0));
     assert!(fs::symlink_metadata(&link).unwrap().file_type().is_symlink());
     assert!(fs::read_to_string(place.at("page.html")).unwrap().starts_with("<!DOCTYPE html>"));
+    // A link to a file that is not there yet, and a file that others may not read.
+    use std::os::unix::fs::PermissionsExt;
+    symlink("new.html", place.at("to_new.html")).unwrap();
+    assert_eq!(place.run(&format!("{line} to_new.html")).status, Some(0));
+    assert!(fs::symlink_metadata(place.at("to_new.html")).unwrap().file_type().is_symlink());
+    fs::set_permissions(place.at("new.html"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(place.run(&format!("{line} to_new.html")).status, Some(0));
+    assert_eq!(fs::metadata(place.at("new.html")).unwrap().permissions().mode() & 0o777, 0o600);
+    let ran = place.run(&format!("{line} nowhere/page.html"));
+    assert_ne!(ran.status, Some(0));
+    says(&ran.stderr, &["there is no directory nowhere; make it first"]);
     place.write("data.json", "mine");
     place.refuses(&format!("{line} data.json --json"), &["--out data.json", "page.html"]);
     place.refuses(&format!("{line} data.dot --graph"), &["--out data.dot", "page.html"]);

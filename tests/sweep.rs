@@ -322,6 +322,19 @@ fn a_result_of_another_point_is_nobodys() {
     }
 }
 
+/// Another build may compute a batch in another number of parts: a run keeps the number that it began with.
+#[test]
+fn a_run_keeps_its_number_of_parts() {
+    let place = Place::new(&GRID.replace("'lstm', 'gpt'", "'lstm'").replace("[5, 6]", "[5]"));
+    place.succeeds("grid.toml --out runs --jobs 2");
+    let result = place.at("runs").join("lr=0.01/lstm-seed5/result.json");
+    let text = fs::read_to_string(&result).unwrap();
+    let other = text.replace("micro_batches = 1\\n", "micro_batches = 3\\n");
+    assert_ne!(text, other, "{text}");
+    fs::write(&result, other).unwrap();
+    assert!(place.succeeds("grid.toml --out runs").contains("2 runs finished, 0 failed, 0 to do"));
+}
+
 /// A sweep that is at work keeps the results of its points.
 #[test]
 fn force_leaves_the_points_of_a_sweep_that_is_at_work() {
@@ -346,6 +359,9 @@ fn a_run_that_fails_is_a_result() {
     let (status, table, said) = place.sweep("grid.toml");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("of 8 runs stopped before the end") && table.contains("failed)"), "{said}{table}");
+    // Each that stopped is named below the table, with the reason; on a terminal this is all that is said of it.
+    let named = said.split_once("of 8 runs stopped before the end\n").unwrap().1;
+    assert!(named.contains("lstm seed 5: stopped: ") && named.contains("is not finite"), "{said}");
     // A run that failed would fail again, and so is not repeated.
     let before = bits(&place.at("runs"));
     assert_eq!(place.sweep("grid.toml").0, Some(1));

@@ -51,6 +51,9 @@ pub(super) const PRESETS: Presets = &[
 ];
 const SCALES: [&str; 3] = ["reduced", "repo", "paper"];
 
+/// What the presets of word problems begin with.
+const GROUPS_FAMILY: &str = "groups";
+
 const EXAMPLES: &str = "\
 Examples:
   state_tracking --show 3                          three training sequences with their targets
@@ -61,7 +64,8 @@ Examples:
   state_tracking --task parity --preset reduced    all models of the comparison, for two cores
   state_tracking --task parity --preset paper      the published sizes; two cores are too few
 A task brings its preset along: groups, or arithmetic. reduced, repo and paper have different numbers for every task
-(configs/state_tracking/): repo is what the published comparison released, paper what it describes, reduced is small.";
+(configs/state_tracking/): repo is what the published comparison released, paper what it describes, reduced is small;
+word problems of groups have reduced alone.";
 
 pub(super) fn train(args: &StateTracking) -> ExitCode {
     let name = args.task.task.as_deref();
@@ -85,6 +89,14 @@ pub(super) fn train(args: &StateTracking) -> ExitCode {
     task.extend(arithmetic);
     let mut train = args.train.clone();
     if let Some(scale) = train.scale(&SCALES) {
+        if family(name) == GROUPS_FAMILY && scale != SCALES[0] {
+            let what = format!(
+                "--preset {scale}: expected --task {} beside it; word problems have {}",
+                LANGUAGES.join(", "),
+                SCALES[0]
+            );
+            return fail(&Error::Config(what), 2);
+        }
         train.set_preset(format!("{}-{scale}", family(name)));
     }
     run(&train, PRESETS, preset, task)
@@ -96,6 +108,6 @@ fn family(task: Option<&str>) -> &str {
         Some("modular_arithmetic") => "arithmetic",
         Some("modular_arithmetic_with_brackets") => "brackets",
         Some("parity") => "parity",
-        _ => "groups",
+        _ => GROUPS_FAMILY,
     }
 }

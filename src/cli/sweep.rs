@@ -74,6 +74,9 @@ enum Command {
     },
 }
 
+/// How many runs that stopped are named.
+const FEW: usize = 4;
+
 /// The lines of `-h` about its flags.
 const FIRST: [(&str, &str); 6] = [
     ("file", "The sweep: a configuration with a table 'grid'"),
@@ -182,10 +185,19 @@ fn start(args: &Run) -> Result<ExitCode> {
     for e in &lost {
         fail(e, 1);
     }
-    match outcome.failed {
+    match outcome.failed.len() {
         0 if lost.is_empty() => Ok(printed),
         0 => Ok(ExitCode::FAILURE),
-        n => Ok(fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
+        n => {
+            let mut what = format!("{n} of {} runs stopped before the end", outcome.runs);
+            for line in outcome.failed.iter().take(FEW) {
+                what += &format!("\n  {line}");
+            }
+            if n > FEW {
+                what += &format!("\n  and {} more", n - FEW);
+            }
+            Ok(fail(&Error::Config(what), 1))
+        }
     }
 }
 

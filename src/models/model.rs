@@ -6,6 +6,7 @@ use super::{
     decoder::Decoder,
     find, form_of,
     published::{self, Published},
+    weights::STATISTICS,
 };
 use crate::{
     autograd::{Tape, Var},
@@ -181,14 +182,15 @@ impl Model {
         }
     }
 
-    /// How many tokens of a training batch are computed at once: see [`Mixer::tokens_at_once`].
+    /// How many tokens of a batch are computed at once: see [`Mixer::tokens_at_once`]. Any number for a published model,
+    /// which may look ahead: a batch that is cut where its targets end has other answers.
     pub fn tokens_at_once(&self) -> usize {
         match &self.body {
             Body::Clean(decoder, _) => {
                 let of_mixer = decoder.mixers().next().map_or(TOKENS_AT_ONCE, |m| m.tokens_at_once());
                 at_width(of_mixer, self.config.width)
             }
-            Body::Published(_) => super::tokens_at_once(&self.config).unwrap_or(TOKENS_AT_ONCE),
+            Body::Published(_) => usize::MAX,
         }
     }
 
@@ -219,6 +221,12 @@ impl Model {
             Body::Clean(..) => Ok(()),
             Body::Published(model) => model.check_len(len),
         }
+    }
+
+    /// Whether no answer depends on a later token, nor on how many there are: published models may look ahead, and some
+    /// take whole blocks alone.
+    pub fn is_causal(&self) -> bool {
+        matches!(self.body, Body::Clean(..))
     }
 
     /// The state before the first token, for a batch of `b`.
@@ -320,7 +328,15 @@ impl Model {
             Body::Clean(..) => None,
             Body::Published(model) => Some(model.statistics_mut().values_mut()).filter(|t| !t.is_empty()),
         };
-        statistics.map(|t| ("statistics", t)).into_iter().chain(self.carried.as_mut().map(|t| ("carried", t))).collect()
+        statistics.map(|t| (STATISTICS, t)).into_iter().chain(self.carried.as_mut().map(|t| ("carried", t))).collect()
+    }
+
+    /// The running statistics that it evaluates by, if it has any.
+    pub(crate) fn statistics(&self) -> Option<&Tensor> {
+        match &self.body {
+            Body::Clean(..) => None,
+            Body::Published(model) => Some(model.statistics().values()).filter(|t| !t.is_empty()),
+        }
     }
 
     /// A form by the name that it has in this mixer, if these tokens can be read in it with these parameters.

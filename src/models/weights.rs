@@ -8,11 +8,24 @@ use crate::{
         tensors::{Numbers, Tensors, of_file},
         whole::write,
     },
-    tensor::{DType, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::{collections::HashMap, path::Path};
+
+/// The name of the running statistics that a model evaluates by, in files.
+pub(super) const STATISTICS: &str = "statistics";
+
+/// The tensors of a file.
+struct Read {
+    /// The weights, in the order of the model's parameters.
+    weights: Tensor,
+    /// The running statistics, if the model has any.
+    statistics: Option<Tensor>,
+    /// The names of the tensors that the model does not have.
+    others: Vec<String>,
+}
 
 impl Model {
     /// Save the weights as a safetensors file, whole or not at all. Other programs find them under their path names,
@@ -42,18 +55,21 @@ impl Model {
             serde_json::from_str::<Value>(about).ok().and_then(|mut all| all.get_mut("model").map(Value::take));
         let config = config.ok_or_else(|| not_ours("no configuration 'model' in its metadata".into()))?;
         let config: ModelConfig = serde_json::from_value(config).map_err(|e| not_ours(e.to_string()))?;
-        let double = file.values().any(|tensor| tensor.dtype == Dtype::F64);
+        // Statistics are f64 beside weights of any type.
+        let double = file.iter().any(|(name, tensor)| name != STATISTICS && tensor.dtype == Dtype::F64);
         let dtype = if double { DType::F64 } else { DType::F32 };
         // A configuration may ask for more than the file has: its weights are counted before there is room for them.
-        let asked = Model::hollow(&config, dtype)?.params().entries().iter().map(|e| e.shape.len()).sum::<usize>();
+        let hollow = Model::hollow(&config, dtype)?;
+        let asked = hollow.params().entries().iter().map(|e| e.shape.len()).sum::<usize>();
+        let asked = asked + hollow.statistics().map_or(0, Tensor::len);
         let there = file.values().map(|tensor| tensor.dims.iter().product::<usize>()).sum::<usize>();
         if asked != there {
             return Err(broken(format!("{there} weights, and a model of its configuration has {asked}")));
         }
         let mut model = Model::new(&config, 0, dtype)?;
-        let (weights, others) = model.weights_of(&file, path)?;
-        none_left(&others, path)?;
-        model.params_mut().replace(weights);
+        let read = model.read(&file, path)?;
+        none_left(&read.others, path)?;
+        model.put(read);
         Ok(model)
     }
 
@@ -75,9 +91,9 @@ impl Model {
     pub fn load_bytes(&mut self, bytes: &[u8], path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (file, _) = of_file(bytes).map_err(|what| Error::format(path, what))?;
-        let (weights, others) = self.weights_of(&file, path)?;
-        none_left(&others, path)?;
-        self.params_mut().replace(weights);
+        let read = self.read(&file, path)?;
+        none_left(&read.others, path)?;
+        self.put(read);
         Ok(())
     }
 
@@ -85,36 +101,55 @@ impl Model {
     pub(crate) fn load_known(&mut self, path: &Path) -> Result<Vec<String>> {
         let bytes = files::read(path, files::tensors())?;
         let (file, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
-        let (weights, others) = self.weights_of(&file, path)?;
-        self.params_mut().replace(weights);
-        Ok(others)
+        let read = self.read(&file, path)?;
+        Ok(self.put(read))
     }
 
-    /// The weights that the file at `path` has for this model, in the order of its parameters, and the names of the
-    /// tensors that it has besides.
-    fn weights_of(&self, file: &Tensors, path: &Path) -> Result<(Tensor, Vec<String>)> {
+    /// What the file at `path` has for this model.
+    fn read(&self, file: &Tensors, path: &Path) -> Result<Read> {
         let broken = |what: String| Error::format(path, what);
-        let (entries, flat) = (self.params().entries(), self.params().flat());
-        let mut weights = Tensor::zeros(flat.shape(), flat.dtype());
-        for e in entries {
-            let there = file.get(&e.name);
+        let copy = |name: &str, shape: &Shape, into: &mut Tensor, first: usize| {
+            let there = file.get(name);
             let there = there
-                .ok_or_else(|| broken(format!("no tensor '{}', so these are the weights of another model", e.name)))?;
-            if there.dims != e.shape.dims() {
-                return Err(broken(format!("'{}' is {:?}, and in the model {}", e.name, there.dims, e.shape)));
+                .ok_or_else(|| broken(format!("no tensor '{name}', so these are the weights of another model")))?;
+            if there.dims != shape.dims() {
+                return Err(broken(format!("'{name}' is {:?}, and in the model {shape}", there.dims)));
             }
-            let range = e.offset..e.offset + e.shape.len();
-            match (there.dtype, there.numbers(), flat.dtype()) {
-                (Dtype::F32, Some(Numbers::F32(x)), DType::F32) => weights.host_mut()[range].copy_from_slice(&x),
-                (Dtype::F64, Some(Numbers::F64(x)), DType::F64) => weights.host_mut()[range].copy_from_slice(&x),
-                (other, _, own) => return Err(broken(format!("'{}' has numbers of {other:?}, not {own}", e.name))),
+            let range = first..first + shape.len();
+            match (there.dtype, there.numbers(), into.dtype()) {
+                (Dtype::F32, Some(Numbers::F32(x)), DType::F32) => into.host_mut()[range].copy_from_slice(&x),
+                (Dtype::F64, Some(Numbers::F64(x)), DType::F64) => into.host_mut()[range].copy_from_slice(&x),
+                (other, _, own) => return Err(broken(format!("'{name}' has numbers of {other:?}, not {own}"))),
+            }
+            Ok(())
+        };
+        let like = |own: &Tensor| Tensor::zeros(own.shape(), own.dtype());
+        let (entries, mut weights) = (self.params().entries(), like(self.params().flat()));
+        for e in entries {
+            copy(&e.name, &e.shape, &mut weights, e.offset)?;
+        }
+        let mut statistics = self.statistics().map(like);
+        if let Some(into) = &mut statistics {
+            copy(STATISTICS, &into.shape(), into, 0)?;
+        }
+        let ours = |name: &str| entries.iter().any(|e| e.name == name) || statistics.is_some() && name == STATISTICS;
+        let others = file.keys().filter(|name| !ours(name)).cloned().collect();
+        Ok(Read { weights, statistics, others })
+    }
+
+    /// Take what a file has, and give the names of the tensors that this model does not have.
+    fn put(&mut self, read: Read) -> Vec<String> {
+        self.params_mut().replace(read.weights);
+        for (name, own) in self.buffers() {
+            if let (STATISTICS, Some(read)) = (name, &read.statistics) {
+                own.clone_from(read);
             }
         }
-        let others = file.keys().filter(|name| entries.iter().all(|e| e.name != **name)).cloned().collect();
-        Ok((weights, others))
+        read.others
     }
 
-    /// The parameters as a safetensors file, with this entry `tapezoo` in its metadata.
+    /// The parameters, and the running statistics of a published model, as a safetensors file, with this entry
+    /// `tapezoo` in its metadata.
     pub(crate) fn to_safetensors(&self, about: &Value) -> std::result::Result<Vec<u8>, String> {
         let flat = self.params().flat();
         let (dtype, bytes, size) = (stored(flat.dtype()), flat.bytes(), flat.dtype().bytes());
@@ -123,6 +158,10 @@ impl Model {
             let data = &bytes[e.offset * size..(e.offset + e.shape.len()) * size];
             let view = TensorView::new(dtype, e.shape.dims().to_vec(), data).map_err(|e| e.to_string())?;
             tensors.push((e.name.clone(), view));
+        }
+        if let Some(own) = self.statistics() {
+            let view = TensorView::new(stored(own.dtype()), own.shape().dims().to_vec(), own.bytes());
+            tensors.push((STATISTICS.into(), view.map_err(|e| e.to_string())?));
         }
         // One entry, as several would be written in random order, and equal runs give equal files.
         let metadata = HashMap::from([("tapezoo".to_string(), about.to_string())]);

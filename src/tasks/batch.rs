@@ -5,6 +5,7 @@ use crate::{
     rng::Rng,
     tensor::{DType, Tensor},
 };
+use std::ops::Range;
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {
@@ -36,10 +37,25 @@ impl Batch {
         task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
     }
 
-    /// Its sequences in `n` batches, of almost as many each: first those whose last target comes early. Each batch ends at
-    /// the last target that it has; mixers are causal, so that no answer and no gradient changes. Sequences of one length
-    /// keep their order, and share the batch's memory.
+    /// Its sequences in `n` batches, of almost as many each, in their order. They share this batch's memory.
+    pub fn parts(&self, n: usize) -> Vec<Batch> {
+        let b = self.targets.shape().at(0);
+        (0..n).map(|i| self.rows(i * b / n..(i + 1) * b / n)).collect()
+    }
+
+    fn rows(&self, rows: Range<usize>) -> Batch {
+        let t = self.targets.shape().at(1);
+        let window = |of: &Tensor| of.window(rows.start * t, [rows.len(), t]);
+        Batch { tokens: window(&self.tokens), targets: window(&self.targets), len: self.len }
+    }
+
+    /// As [`Batch::parts`], but first those whose last target comes early; each batch ends at the last target that it has.
+    /// For a model that is causal no answer and no gradient changes. Sequences of one length keep their order, and share
+    /// the batch's memory. One batch is the whole, as it is.
     pub fn by_length(&self, n: usize) -> Vec<Batch> {
+        if n == 1 {
+            return self.parts(1);
+        }
         let [b, t] = [0, 1].map(|axis| self.targets.shape().at(axis));
         let (tokens, targets) = (self.tokens.host::<i32>(), self.targets.host::<i32>());
         // A batch has a token, even if it has no target.
@@ -56,8 +72,7 @@ impl Batch {
                 && len == t
                 && rows.iter().enumerate().all(|(i, &row)| row == first + i)
             {
-                let window = |of: &Tensor| of.window(first * t, [rows.len(), t]);
-                return Batch { tokens: window(&self.tokens), targets: window(&self.targets), len: self.len };
+                return self.rows(first..first + rows.len());
             }
             let cut = |of: &[i32]| {
                 let of = rows.iter().flat_map(|&row| &of[row * t..][..len]).copied().collect();

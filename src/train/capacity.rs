@@ -67,7 +67,7 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     if matches!(cfg.device, Device::Cuda(_)) {
         return Ok(());
     }
-    let asked = memory(cfg, model);
+    let asked = memory(cfg, model, std::thread::available_parallelism().map_or(1, usize::from));
     let Some(most) = asked.iter().max_by(|a, b| a.bytes.total_cmp(&b.bytes)).filter(|most| most.bytes > ALWAYS) else {
         return Ok(());
     };
@@ -131,9 +131,12 @@ pub fn check_side_by_side<'a>(
 ) -> Result<()> {
     let runs: Vec<_> = experiments.map(TrainConfig::each_model).collect::<Result<_>>()?;
     let mut asked = vec![];
-    for own in runs.iter().flatten().filter(|own| !matches!(own.device, Device::Cuda(_))) {
+    let on_cpu = || runs.iter().flatten().filter(|own| !matches!(own.device, Device::Cuda(_)));
+    // Threads without a run compute parts of the others' batches.
+    let cores = 1 + threads.saturating_sub(on_cpu().map(|own| own.seeds).sum());
+    for own in on_cpu() {
         let model = Model::hollow(&own.model, own.dtype)?;
-        let most = memory(own, &model).iter().map(|part| part.bytes).fold(0.0, f64::max);
+        let most = memory(own, &model, cores).iter().map(|part| part.bytes).fold(0.0, f64::max);
         asked.extend(std::iter::repeat_n(most, own.seeds.min(threads)));
     }
     asked.sort_by(|a, b| b.total_cmp(a));
@@ -219,13 +222,12 @@ pub struct Memory {
     lower: String,
 }
 
-/// About what a run of this model holds at once, in training and at each length of its evaluation. Where its steps
-/// cannot be recorded without being computed, the parameters alone.
-pub fn memory(cfg: &TrainConfig, model: &Model) -> Vec<Memory> {
+/// About what a run of this model holds at once on so many cores, in training and at each length of its evaluation.
+/// Where its steps cannot be recorded without being computed, the parameters alone.
+pub fn memory(cfg: &TrainConfig, model: &Model, cores: usize) -> Vec<Memory> {
     let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
     // Weights, gradient, two moments; and a gradient of each part.
     let fixed = n * size * (4.0 + if cfg.parts() > 1 { cfg.parts() as f64 } else { 0.0 });
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let part = cfg.batch.div_ceil(cfg.parts());
     let at_once = cfg.parts().min(cores) as f64;
     let form = cfg.form_of(model);

@@ -200,7 +200,7 @@ fn is_sealed(bytes: &[u8]) -> bool {
     })
 }
 
-/// A configuration of one model as a table, from TOML. It is without `checkpoint_every`, which does not identify a run.
+/// A configuration of one model as a table, from TOML.
 fn table(text: &str, mixer: &str) -> std::result::Result<Table, String> {
     let mut table: Table = text.parse().map_err(|e: toml::de::Error| first_line(&e.to_string()))?;
     table.insert("mixer".into(), mixer.into());

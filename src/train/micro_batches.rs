@@ -81,7 +81,8 @@ impl MicroBatches {
 
     /// The loss of a batch, and its gradient in `into`.
     pub fn gradient(&self, cfg: &TrainConfig, model: &Model, form: Form, batch: &Batch, into: &mut Tensor) -> f64 {
-        let batches = batch.by_length(self.parts.len());
+        let n = self.parts.len();
+        let batches = if model.is_causal() { batch.by_length(n) } else { batch.parts(n) };
         self.each(batches.len(), |i, tape| {
             let Part { grads, loss, targets } = &mut *lock(&self.parts[i]);
             let part = &batches[i];

@@ -51,7 +51,7 @@ use crate::{
     autograd::{Tape, Var},
     cuda,
     error::{Error, Result},
-    models::{Bound, Form, Model},
+    models::{self, Bound, Form, Model},
     tasks::{Batch, IGNORE, Stages, Task},
     tensor::{Cores, DType, Device, Tensor},
 };
@@ -383,7 +383,8 @@ impl Trainer {
     ///
     /// # Errors
     /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
-    /// value or gradient was not. The weights are then as they were before the step. When the device fails.
+    /// value or gradient was not. The weights are then as they were before the step, and the trainer must not go on. When
+    /// the device fails.
     pub fn step(&mut self) -> Result<Step> {
         cuda::guarded(self.tape.cx().gpu(), || self.try_step())?
     }
@@ -489,7 +490,8 @@ fn of_model(cfg: &TrainConfig, model: &Model, task: &dyn Task) -> Result<TrainCo
         )));
     }
     cfg.form.map_or(Ok(()), |form| model.check_form(form))?;
-    let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len, model.tokens_at_once());
+    let at_once = models::tokens_at_once(has).unwrap_or_else(|_| model.tokens_at_once());
+    let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len, at_once);
     Ok(TrainConfig { model: has.clone(), micro_batches: Parts::Count(parts), ..cfg.clone() })
 }
 

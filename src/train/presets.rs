@@ -107,13 +107,13 @@ pub(crate) fn read(path: &Path) -> Result<Table> {
     text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
 }
 
-/// As [`read`], of a file that a run of any version has left.
+/// As [`read`], of a file that a run has left.
 pub(crate) fn read_run(path: &Path) -> Result<Table> {
     read(path).map(of_run)
 }
 
-/// Bring a table of any version up to date. Before batches were computed in parts by default, they were in one part
-/// and the file had no key for it; and some keys had other names.
+/// Bring the table of an earlier version up to date in two things. Before batches were computed in parts by default,
+/// they were in one part and the file had no key for it; and some keys had other names.
 pub(crate) fn of_run(mut table: Table) -> Table {
     // A table with both names is refused when the configuration is read.
     let _ = rename(&mut table);

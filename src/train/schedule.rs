@@ -49,7 +49,7 @@ impl Schedule {
         match shape {
             Shape::Constant => peak,
             Shape::Cosine => {
-                let progress = (step - warmup) as f64 / (steps - warmup).max(1) as f64;
+                let progress = (step - warmup) as f64 / steps.saturating_sub(warmup).max(1) as f64;
                 peak * (min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + (PI * progress.min(1.0)).cos()))
             }
         }

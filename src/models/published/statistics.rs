@@ -24,7 +24,12 @@ impl Statistics {
         [0, 1].map(|i| self.values.window((2 * layer + i) * self.width, [self.width]).to_f64())
     }
 
-    /// All statistics, as a checkpoint stores them.
+    /// All statistics, as a file stores them.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
+    /// All statistics, mutable.
     pub fn values_mut(&mut self) -> &mut Tensor {
         &mut self.values
     }

@@ -157,6 +157,10 @@ impl TrainConfig {
     fn check_model(&self) -> Result<()> {
         let model = Model::hollow(&self.model, self.dtype)?;
         self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
+        // The lengths that a curriculum has on the way.
+        (self.train_len_at(1).max..self.train_len.max).try_for_each(|t| {
+            model.check_len(t).map_err(|e| Error::Config(format!("curriculum {}: {e}", self.curriculum)))
+        })?;
         self.form.map_or(Ok(()), |form| model.check_form(form))?;
         capacity::check_run(self, &model)
     }

@@ -247,6 +247,8 @@ impl Held {
     /// # Errors
     /// When its directory cannot be written.
     pub fn begin(self) -> Result<RunFiles> {
+        // Weights that are still there are those of an earlier run, whose result is gone.
+        remove_file(&self.dir.join(WEIGHTS))?;
         self.open(Written::default())
     }
 
@@ -364,7 +366,7 @@ impl RunFiles {
     }
 
     /// The run is finished with this report; `model` is the trained model, if the run came to its end. The checkpoint
-    /// is deleted.
+    /// is then deleted.
     ///
     /// # Errors
     /// When that cannot be written.

@@ -8,7 +8,7 @@ use crate::{
         RunReport,
         config::difference,
         lock::Lock,
-        rundir::{Found, MADE_BY, METRICS, RESULT, SWEEP, WEIGHTS, check_files, find_of, write},
+        rundir::{CHECKPOINT, Found, MADE_BY, METRICS, RESULT, SWEEP, WEIGHTS, check_files, find_of, write},
     },
 };
 use indicatif::ProgressBar;
@@ -76,8 +76,11 @@ pub fn merge(out: &Path, parts: &[PathBuf], bar: &ProgressBar) -> Result<Sweep> 
         fs::create_dir_all(to).map_err(Error::io(to))?;
         let made_by = |run: &Path| run.parent().unwrap_or(run).join(MADE_BY);
         add_lines(&made_by(from), &made_by(to))?;
-        // The result comes last: a run that has one has everything. A run that failed has no weights.
-        for (name, most) in [(METRICS, files::RECORD), (WEIGHTS, files::tensors()), (RESULT, files::RECORD)] {
+        // The result comes last: a run that has one has everything. A run that diverged has its last checkpoint in the
+        // place of weights.
+        let tensors = files::tensors();
+        let names = [(METRICS, files::RECORD), (WEIGHTS, tensors), (CHECKPOINT, tensors), (RESULT, files::RECORD)];
+        for (name, most) in names {
             let path = from.join(name);
             if files::is_there(&path) {
                 write(&to.join(name), &files::read(&path, most)?)?;

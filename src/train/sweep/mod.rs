@@ -35,7 +35,6 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Write},
-    mem,
     path::{Path, PathBuf},
     str::FromStr,
     time::{Duration, Instant},
@@ -92,8 +91,8 @@ pub struct Sweep {
 pub struct Outcome {
     /// How many runs this shard has.
     pub runs: usize,
-    /// How many stopped with an error.
-    pub failed: usize,
+    /// Those that stopped with an error: a line each, with the error.
+    pub failed: Vec<String>,
     /// The summary of everything that is finished, by any shard.
     pub summary: Summary,
 }
@@ -108,7 +107,9 @@ impl Sweep {
         let mut all = Vec::new();
         for (index, point) in plan.points.iter().enumerate() {
             for mut job in jobs::jobs(&point.cfg, None)? {
-                job.dir = Some(rundir::of(&out.join(&point.name), &job.name, job.seed));
+                let dir = rundir::of(&out.join(&point.name), &job.name, job.seed);
+                job.cfg = rundir::configuration_of(&dir, &point.cfg, &job.name)?;
+                job.dir = Some(dir);
                 all.push((index, job));
             }
         }
@@ -152,30 +153,35 @@ impl Sweep {
         let dirs = self.prepare()?;
         let progress = Progress::new(true).without_results();
         let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
-        let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
+        let (mut finished, mut failed, mut last) = (0, vec![], Instant::now());
         // The points whose tables are older than their runs, and the time at which they are written again.
         let (mut older, mut again) = (BTreeSet::new(), Instant::now());
         jobs::work(&mine, threads, &progress, standing, Some(&lock), |i, report| {
             finished += 1;
-            failed += usize::from(report.error.is_some());
             let point = self.jobs[self.mine[i]].0;
-            self.tell(progress.has_bars(), finished, point, &report);
+            let line = self.told(point, &report);
+            if !progress.has_bars() {
+                // A failure is ignored: there may be no reader.
+                let _ = writeln!(io::stderr(), "{finished}/{} {line}", self.mine.len());
+            }
+            if report.error.is_some() {
+                failed.push(line);
+            }
             older.insert(point);
-            let mut wrote = lock.check(NOT_OURS);
+            if lock.check(NOT_OURS).is_err() {
+                return;
+            }
+            // What cannot be written now is written again at the end, and a failure told then.
             if again <= Instant::now() {
                 let start = Instant::now();
-                wrote = wrote.and_then(|()| self.write_all(&mut older, &dirs));
+                let _ = self.write_all(&mut older, &dirs);
                 again = Instant::now() + start.elapsed() * TRAINING_OVER_TABLES;
             }
             if last.elapsed() > SUMMARY_EVERY {
                 last = Instant::now();
-                wrote = wrote.and_then(|()| self.summary().write(&self.out));
-            }
-            if wrote.is_err() {
-                written = wrote;
+                let _ = self.summary().write(&self.out);
             }
         });
-        written?;
         lock.check(NOT_OURS)?;
         self.write_all(&mut older, &dirs)?;
         let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
@@ -213,9 +219,13 @@ impl Sweep {
         self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| finished(&job.1)).collect()
     }
 
-    /// Write the reports of these points, which then are none.
+    /// Write the reports of these points, and take out each that is written.
     fn write_all(&self, points: &mut BTreeSet<usize>, dirs: &[RunDir]) -> Result<()> {
-        mem::take(points).into_iter().try_for_each(|point| self.write_reports(point, &dirs[point]))
+        while let Some(&point) = points.first() {
+            self.write_reports(point, &dirs[point])?;
+            points.remove(&point);
+        }
+        Ok(())
     }
 
     /// Write the reports of one point's finished runs.
@@ -238,16 +248,10 @@ impl Sweep {
         self.summary_of(&self.all_reports())
     }
 
-    /// A line in a log for every run that came to its end; on a terminal there are bars instead.
-    fn tell(&self, bars: bool, finished: usize, point: usize, report: &RunReport) {
-        let said = jobs::said(report);
-        if !bars {
-            let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
-            // A failure is ignored: there may be no reader.
-            let all = self.mine.len();
-            let line = format!("{finished}/{all} {name} {model} seed {seed}: {said}");
-            let _ = writeln!(io::stderr(), "{}", printable(&line));
-        }
+    /// A line about a run that came to its end.
+    fn told(&self, point: usize, report: &RunReport) -> String {
+        let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
+        printable(&format!("{name} {model} seed {seed}: {}", jobs::said(report)))
     }
 }
 
