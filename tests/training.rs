@@ -218,6 +218,9 @@ fn schedules_rise_hold_and_fall() {
     assert_eq!((s.lr(1), s.lr(110)), (2.0, 2.0));
     let s = Schedule { shape: Shape::Cosine, warmup: 110, ..s };
     assert_eq!(s.lr(110), 2.0);
+    // A run that ends on the way up, and goes on all the same.
+    let s = Schedule { warmup: 120, ..s };
+    assert!((0.2..=2.0).contains(&s.lr(121)), "{}", s.lr(121));
 }
 
 #[test]
