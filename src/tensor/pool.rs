@@ -160,8 +160,12 @@ impl Pool {
             None => {
                 self.trim(size);
                 self.fresh += 1;
-                // Memory held for sizes that may not come again is given up when there is no more.
+                // Memory held for sizes that may not come again is given up when there is no more. While a step is
+                // recorded this would only be recorded too.
                 let block = gpu.allocate(size).or_else(|| {
+                    if gpu.captures() {
+                        return None;
+                    }
                     self.usage.clear();
                     self.blocks.clear();
                     self.generation += 1;

@@ -18,10 +18,11 @@ use std::{str::FromStr, sync::Arc};
 /// When a step is recorded as a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Graphs {
-    /// On a device, once the same shapes have come three times in a row, if the step can be recorded.
+    /// On a device, once the same shapes have come three times in a row, for a model without running statistics and
+    /// carried states. A step of a mixer that reads a value back cannot be recorded: it takes `Off`.
     #[default]
     Auto,
-    /// As `Auto`, but a step that cannot be recorded is an error.
+    /// As `Auto`, and an error for the other models.
     On,
     /// Never: every kernel is launched by itself.
     Off,

@@ -1,7 +1,8 @@
 //! Finding and loading the three libraries, before anything calls into them.
 //!
 //! The driver is where the loader finds it. NVRTC and cuBLAS may lie in a toolkit or in pip's packages, where it does
-//! not look: they are loaded by their full paths first, and whoever then asks for them by name gets those.
+//! not look: they are loaded by their full paths first, and whoever then asks for them by a name with a version gets
+//! those. A toolkit's link without a version, such as `libnvrtc.so`, comes before them if the loader finds it.
 
 use super::{emulator, lock};
 use crate::cuda::Device;
@@ -189,7 +190,7 @@ pub fn packages(environment: &Path) -> Vec<Vec<PathBuf>> {
         .collect()
 }
 
-/// Load a library and keep it: the loader then finds it by name, whoever asks.
+/// Load a library and keep it: the loader then finds it by its name with a version, whoever asks.
 fn open(path: &Path) -> Result<(), String> {
     // SAFETY: the libraries of CUDA, and the stand-ins, have no initialiser that could do harm.
     match unsafe { libloading::Library::new(path) } {

@@ -210,7 +210,7 @@ fn newer_than_the_libraries(device: Device) -> Result<(), String> {
     match driver < nvrtc.0 {
         true => Err(format!(
             "device {device}: the driver is for CUDA {driver}.{minor}, and NVRTC {}.{} needs a newer one; with this \
-             driver, TAPEZOO_CUDA_LIBS must name libraries of CUDA {driver}",
+             driver, TAPEZOO_CUDA_LIBS must name libraries of CUDA {driver}, and LD_LIBRARY_PATH no other libnvrtc.so",
             nvrtc.0, nvrtc.1
         )),
         false => Ok(()),

@@ -45,8 +45,9 @@ impl Device {
     /// One of the kernels with 128 rows a block: slices of 64 columns in bf16, padded, and two numbers of a query.
     fn wide(&self, kernel: Kernel, blocks: usize) -> Launch {
         let [.., k, v, _] = self.sizes.map(|n| n.div_ceil(64));
-        // Of two steps at once, where heads are narrow enough.
-        let step = if k + v <= 6 { 128 } else { 64 };
+        // Of two steps at once, where heads are narrow enough; the forward kernel for one slice of k always has them.
+        let narrow = matches!(kernel, Kernel::Forward) && k == 1;
+        let step = if narrow || k + v <= 6 { 128 } else { 64 };
         let (rows, more) = match kernel {
             Kernel::Forward => ((128 + step) * k + step, 0),
             Kernel::Queries => ((128 + step) * (k + v), 0),

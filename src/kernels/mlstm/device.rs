@@ -88,7 +88,8 @@ impl<'a> Plan<'a> {
 
     /// Blocks that go along a head, if they fill a device: with the weights of a step, and two ratios.
     fn along(&self) -> Option<Launch> {
-        self.tiles.along(self.heads, [self.k, self.v], self.dtype, self.weights() + 2)
+        // Without a step there is none before the first to read.
+        self.tiles.along(self.heads, [self.k, self.v], self.dtype, self.weights() + 2).filter(|_| self.chunks > 0)
     }
 
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
