@@ -1,6 +1,9 @@
 //! The build and the processor that made a result.
 
-use crate::tensor::Cx;
+use crate::tensor::{
+    Cx,
+    simd::{self, Level},
+};
 use std::{
     env, fs,
     sync::LazyLock,
@@ -38,18 +41,13 @@ pub fn processor() -> String {
     named.map_or_else(|| env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// The instruction set whose kernels run on this processor.
+/// The instruction set whose kernels run here.
 pub fn kernels() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
-            return "AVX-512";
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return "AVX2";
-        }
+    match simd::level() {
+        Level::Avx512 => "AVX-512",
+        Level::Avx2 => "AVX2",
+        Level::Plain => "plain",
     }
-    "plain"
 }
 
 /// The name of this machine.

@@ -11,7 +11,7 @@ use tapezoo::{
     autograd::{Gen, Tape, Var},
     models::{
         Form, delta_net, linear_transformer,
-        published::{self, Config, Published},
+        published::{self, Config, Defect, Published},
     },
     tensor::{DType, Device, Tensor},
     train::optimizer::{Adam, AdamConfig, Rule},
@@ -285,5 +285,31 @@ fn sizes_that_cannot_be_are_refused() {
     ] {
         let error = Published::new(&c, 0, DType::F32).err().unwrap().to_string();
         assert!(error.contains(message), "{error}");
+    }
+}
+
+/// A NaN later in a sequence reaches nothing before it in the published models that are causal.
+#[test]
+fn a_later_token_reaches_nothing_before_in_the_published_models() {
+    for model in published::names().into_iter().filter(|&m| m != "lru") {
+        let without = if model == "mamba" { vec![Defect::Lookahead] } else { vec![] };
+        let c = Config { model: model.into(), without, num_input_classes: 3, ..Config::default() };
+        for form in [Form::Recurrent, Form::Fused] {
+            let logits = |token: i32| {
+                let mut m = Published::new(&c, 1, DType::F32).unwrap();
+                // The embedding table is the first parameter: token 2 is NaN.
+                m.params_mut().flat_mut().host_mut::<f32>()[2 * c.h_dim..3 * c.h_dim].fill(f32::NAN);
+                let tape = Tape::default();
+                let p = m.params().bind_frozen(&tape);
+                let mut tokens = vec![0; 16];
+                tokens[11] = token;
+                assert!(m.params().tensors().next().is_some_and(|(name, _)| name == "input_embedding.weight"));
+                let tokens = tape.constant(&Tensor::from_vec(tokens, [1, 16]));
+                let mut state = published::zero_state(&c, &tape, 1, DType::F32);
+                m.evaluate(&p, tokens, &mut state, form).unwrap().value().to_f64()
+            };
+            let (a, b) = (logits(1), logits(2));
+            assert!(a[..22] == b[..22] && b[22].is_nan(), "{model} {form}: step 11 reaches back");
+        }
     }
 }

@@ -81,25 +81,12 @@ const OF_TRAINING: [&str; 18] = [
 /// # Errors
 /// When there is no such mixer, task or key, or a value is not valid.
 pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps: usize) -> Result<TrainConfig> {
-    Ok(config_and_warnings(spec, task_name, seed, len, steps)?.0)
-}
-
-/// As [`config()`], with warnings about settings that have no effect.
-///
-/// # Errors
-/// As [`config()`].
-pub fn config_and_warnings(
-    spec: &str,
-    task_name: &str,
-    seed: u64,
-    len: Option<usize>,
-    steps: usize,
-) -> Result<(TrainConfig, Vec<String>)> {
     let task = task_of(task_name).map_err(|e| Error::Config(format!("--task {e}")))?;
-    config_on(spec, task, seed, len, steps)
+    Ok(config_on(spec, task, seed, len, steps)?.0)
 }
 
-/// As [`config_and_warnings`], on a task with its options, which begins with this preset.
+/// As [`config()`], on a task with its options, which begins with this preset; with warnings about settings that have no
+/// effect.
 ///
 /// # Errors
 /// As [`config()`].

@@ -35,19 +35,6 @@ impl fmt::Display for Positions {
     }
 }
 
-impl FromStr for Positions {
-    type Err = String;
-    fn from_str(s: &str) -> std::result::Result<Positions, String> {
-        match s {
-            "none" => Ok(Positions::None),
-            "learned" => Ok(Positions::Learned),
-            "sinusoidal" => Ok(Positions::Sinusoidal),
-            "rope" => Ok(Positions::Rope),
-            _ => Err(format!("unknown positions '{s}': expected none, learned, sinusoidal or rope")),
-        }
-    }
-}
-
 /// The range of a transition's eigenvalues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Eigenvalues {

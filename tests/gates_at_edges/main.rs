@@ -1,13 +1,11 @@
 //! Gated recurrences and attention at the edges of their inputs: gates shut or wide open, steps that write nothing,
-//! infinite scores and rates, and NaN later in the sequence. In every form, in both precisions, on the CPU and
-//! emulated.
+//! infinite scores and rates. In every form, in both precisions, on the CPU and emulated.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../close/mod.rs"]
 mod close;
 #[path = "../device/mod.rs"]
 mod device;
-mod later;
 
 use approx::abs_diff_eq;
 use close::close;

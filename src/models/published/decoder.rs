@@ -8,7 +8,7 @@
 //! logits = W_out LN_f(x)
 //! ```
 
-use super::{Config, Init, Output, Part, Pass, PublishedInit};
+use super::{Config, Init, Output, Part, Pass};
 use crate::{
     autograd::Var,
     models::{Form, Positions, State, positions},

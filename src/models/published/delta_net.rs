@@ -9,8 +9,8 @@
 //! ```
 
 use super::{
-    Config, Defect, Init, Output, Part, Pass, PublishedInit,
-    linear_transformer::{DECODER, projections, qkv},
+    Config, Defect, Init, Part,
+    linear_transformer::{projections, qkv},
 };
 use crate::{
     autograd::Var,
@@ -18,16 +18,13 @@ use crate::{
     ops::{delta::delta_rule, scan::linear_scan},
 };
 
+pub(super) use super::linear_transformer::DECODER;
+
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, |c, init| {
         projections(c, init);
         init.linear_std("linear_beta", c.n_heads, c.h_dim, c.std);
     });
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// φ(q), φ(k), v [B, T, H, d] and β [B, T, H] to o [B, T, H, d].

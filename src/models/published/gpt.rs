@@ -9,8 +9,8 @@
 //! The attention has no defect. Its learned positions past the training length do: see the decoder.
 
 use super::{
-    Config, Init, Output, Part, Pass,
-    linear_transformer::{DECODER, projections, qkv},
+    Config, Init, Part,
+    linear_transformer::{projections, qkv},
 };
 use crate::{
     autograd::Var,
@@ -18,13 +18,10 @@ use crate::{
     ops::attention::causal_attention,
 };
 
+pub(super) use super::linear_transformer::DECODER;
+
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, projections);
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// x [B, T, h] to y [B, T, h].

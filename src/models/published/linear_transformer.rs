@@ -7,7 +7,7 @@
 //! y_t = W_o o_t + b_o
 //! ```
 
-use super::{Config, Defect, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
+use super::{Config, Defect, Init, Part, decoder::Decoder};
 use crate::{
     autograd::Var,
     models::{
@@ -40,11 +40,6 @@ pub(super) fn qkv<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> [Var<'t>; 3] 
 
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, projections);
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// φ(q), φ(k), v [B, T, H, d] to o [B, T, H, d].

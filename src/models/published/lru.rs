@@ -12,7 +12,7 @@
 //! In single precision the gradients near the input can lose digits: at the published sizes two correct implementations
 //! differed by up to one percent. (The fixture, at d_model 12, agrees to 1e-5.) Compare in double precision.
 
-use super::{Config, Defect, Init, Mode, Output, Part, Pass, PublishedInit, constant};
+use super::{Config, Defect, Init, Mode, Output, Part, Pass, constant};
 use crate::{
     autograd::Var,
     models::{Form, State, at, over_time, split},

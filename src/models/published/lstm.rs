@@ -8,7 +8,7 @@
 //!
 //! No defect: like the clean mixer, it computes `nn.LSTM`. The forget gate starts at σ(0) = ½.
 
-use super::{Config, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
+use super::{Config, Init, Part, decoder::Decoder};
 use crate::{
     autograd::Var,
     models::{Form, State, at, over_time},
@@ -16,7 +16,7 @@ use crate::{
     tensor::Shape,
 };
 
-const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
+pub(super) const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
 const GATES: [&str; 4] = ["F", "I", "Z", "O"];
 
 pub(super) fn init(c: &Config, init: &mut Init) {
@@ -31,11 +31,6 @@ pub(super) fn init(c: &Config, init: &mut Init) {
             init.linear_std("linear_post_head", c.h_dim, d, c.std);
         }
     });
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// Shapes of the carried h and c.

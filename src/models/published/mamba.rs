@@ -5,14 +5,14 @@
 //! h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t x_t,  y_t = C_t·h_t + D x_t,  out = W_out (y ⊙ SiLU(z))
 //! ```
 
-use super::{Config, Defect, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
+use super::{Config, Defect, Init, Part, decoder::Decoder};
 use crate::{
     autograd::Var,
     models::{Form, State, at, over_time, split},
     ops::selective::selective_scan,
 };
 
-const DECODER: Decoder = Decoder { positions: false, mlp: false, mixer: "mamba" };
+pub(super) const DECODER: Decoder = Decoder { positions: false, mlp: false, mixer: "mamba" };
 
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, |c, init| {
@@ -31,11 +31,6 @@ pub(super) fn init(c: &Config, init: &mut Init) {
         });
         init.linear_torch("out_proj", c.h_dim, e, false);
     });
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// The convolution of x [B, T, E] with w [E, 1, W] and a bias `[E]`, `ahead` as published.

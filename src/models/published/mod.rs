@@ -33,7 +33,6 @@ pub mod quasi_lstm;
 mod statistics;
 
 pub use config::{Config, Defect};
-use parameters::PublishedInit;
 pub use parameters::{Named, Part};
 pub use statistics::Statistics;
 
@@ -82,13 +81,25 @@ struct Builder {
     run: for<'t> fn(&Config, &Part<'_, 't>, Var<'t>, &mut Pass<'_, 't>) -> Output<'t>,
 }
 
-macro_rules! models {
-    ($($name:ident),*) => {
-        const MODELS: &[(&str, Builder)] = &[$((stringify!($name), Builder { init: $name::init, run: $name::run })),*];
+/// A model that is a mixer in a decoder.
+macro_rules! in_decoder {
+    ($name:ident) => {
+        (
+            stringify!($name),
+            Builder { init: $name::init, run: |c, p, x, pass| $name::DECODER.run(c, p, x, pass, $name::mixer) },
+        )
     };
 }
 
-models! { lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba }
+const MODELS: &[(&str, Builder)] = &[
+    in_decoder!(lstm),
+    in_decoder!(quasi_lstm),
+    ("lru", Builder { init: lru::init, run: lru::run }),
+    in_decoder!(linear_transformer),
+    in_decoder!(gpt),
+    in_decoder!(delta_net),
+    in_decoder!(mamba),
+];
 
 /// The names of all published models.
 pub fn names() -> Vec<&'static str> {

@@ -53,30 +53,21 @@ impl<'a, 't> Part<'a, 't> {
     }
 }
 
-/// How the published code initialises its layers.
-pub(super) trait PublishedInit {
-    /// Weight of this standard deviation, bias zero.
-    fn linear_std(&mut self, name: &str, out: usize, inp: usize, std: f64);
-
-    /// Weight and bias uniform in ±1/√in, torch's default.
-    fn linear_torch(&mut self, name: &str, out: usize, inp: usize, bias: bool);
-
-    /// Gain one, bias zero.
-    fn norm(&mut self, name: &str, width: usize);
-}
-
 /// The initial standard deviation of nearly every published weight.
 pub(super) const STD: f64 = 0.02;
 
-impl PublishedInit for Init {
-    fn linear_std(&mut self, name: &str, out: usize, inp: usize, std: f64) {
+/// How the published code initialises its layers.
+impl Init {
+    /// Weight of this standard deviation, bias zero.
+    pub(super) fn linear_std(&mut self, name: &str, out: usize, inp: usize, std: f64) {
         self.scope(name, |i| {
             i.normal("weight", [out, inp], std);
             i.full("bias", [out], 0.0);
         });
     }
 
-    fn linear_torch(&mut self, name: &str, out: usize, inp: usize, bias: bool) {
+    /// Weight and bias uniform in ±1/√in, torch's default.
+    pub(super) fn linear_torch(&mut self, name: &str, out: usize, inp: usize, bias: bool) {
         let bound = (inp as f64).powf(-0.5);
         self.scope(name, |i| {
             i.uniform_always("weight", [out, inp], bound);
@@ -86,7 +77,8 @@ impl PublishedInit for Init {
         });
     }
 
-    fn norm(&mut self, name: &str, width: usize) {
+    /// Gain one, bias zero.
+    pub(super) fn norm(&mut self, name: &str, width: usize) {
         self.scope(name, |i| {
             i.full("weight", [width], 1.0);
             i.full("bias", [width], 0.0);

@@ -8,14 +8,14 @@
 //! c is one product within each block of L steps: c = F [c₀, i₁ z₁, …, i_L z_L] with F_{kl} = f_{l+1} ⋯ f_k (steps from
 //! 1; 1 for l = k, 0 for l > k), and a loop over blocks.
 
-use super::{Config, Init, Output, Part, Pass, PublishedInit, constant, decoder::Decoder};
+use super::{Config, Init, Part, constant, decoder::Decoder};
 use crate::{
     autograd::Var,
     models::{Form, State},
     tensor::Shape,
 };
 
-const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
+pub(super) const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
 const GATES: [&str; 4] = ["F", "I", "Z", "O"];
 
 pub(super) fn init(c: &Config, init: &mut Init) {
@@ -25,11 +25,6 @@ pub(super) fn init(c: &Config, init: &mut Init) {
         }
         init.linear_std("linear_post_head", c.h_dim, c.inner(), c.std);
     });
-}
-
-#[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
-    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// F [B, D, L, L + 1] of a block's forget gates f [B, D, L].
