@@ -232,7 +232,7 @@ struct Machine {
     kernels: KernelsFlag,
     /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of
     /// about 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM; four at least where
-    /// sequences differ in length [default: what the preset says, or auto]
+    /// sequences differ in length, 16 at most, and four sequences or more in each [default: what the preset says, or auto]
     #[arg(long, value_name = "N")]
     micro_batches: Option<Parts>,
     /// The old name of --micro-batches.

@@ -383,8 +383,8 @@ impl Trainer {
     ///
     /// # Errors
     /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
-    /// value or gradient was not. The weights are then as they were before the step, and the trainer must not go on. When
-    /// the device fails.
+    /// value or gradient was not. The weights are then as they were before the step, and the trainer must not go on.
+    /// When the device fails.
     pub fn step(&mut self) -> Result<Step> {
         cuda::guarded(self.tape.cx().gpu(), || self.try_step())?
     }
