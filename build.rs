@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The sources of the programs, as far as they are in this repository.
-const SOURCES: [&str; 6] = ["src", "cuemu", "configs", "build.rs", "Cargo.toml", "Cargo.lock"];
+const SOURCES: [&str; 7] = ["src", "cuemu", "configs", "versions", "build.rs", "Cargo.toml", "Cargo.lock"];
 
 fn main() {
     let mut files = Vec::new();

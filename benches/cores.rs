@@ -1,4 +1,4 @@
-//! The core of each mixer (the op in which it spends most time) alone: forward, and with the backward pass.
+//! The cores of nine mixers (the ops in which they spend most time) alone: forward, and with the backward pass.
 //!
 //! At the sizes of `benches/step.rs`: (a) the published ones, T = 32 and 256, and (b) width 128.
 //! `cargo bench --bench cores` runs all, `-- b/T256/mamba` one.

@@ -1,4 +1,4 @@
-//! `ops::gemm` against the `gemm` crate alone, at the shapes of small models.
+//! `kernels::gemm` against the `gemm` crate alone, at the shapes of small models.
 //!
 //! The products of a layer with `in` inputs and `out` outputs over as many tokens: y = x wᵀ, dx = g w and dw = gᵀ x;
 //! and the products of mixers, with the matrices of one head.

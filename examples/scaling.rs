@@ -27,7 +27,7 @@ use std::{
 };
 use tapezoo::{
     autograd::Tape,
-    models::{Form, Model, names},
+    models::{Form, Model, looks_back, names},
     report::{
         plot::{Figure, Line, Point},
         scale::{Axis, short},
@@ -45,6 +45,8 @@ const LONGEST_QUADRATIC: usize = 2048;
 const LONGEST_CACHE: usize = 16384;
 /// A line of a figure ends when a step takes this many ms.
 const PATIENCE: f64 = 20_000.0;
+/// And when the next point may take more bytes than this.
+const MOST: f64 = 12e9;
 /// The time of a streamed token is the median over this many tokens.
 const LAST: usize = 200;
 
@@ -196,9 +198,9 @@ fn training(longest: usize, pick: fn(&[Form]) -> Option<Form>) -> Result<[Vec<(S
     for model in names() {
         let forms = Model::new(&config(model, None, SHORTEST)?.model, 0, DType::F32)?.forms();
         let Some(form) = pick(&forms) else { continue };
-        let quadratic = model == "gpt" && form == Form::Recurrent;
-        let points =
-            points(model, form, if quadratic { longest.min(LONGEST_QUADRATIC) } else { longest }, f64::INFINITY)?;
+        let quadratic = looks_back(model) && form == Form::Recurrent;
+        let longest = if quadratic { longest.min(LONGEST_QUADRATIC) } else { longest };
+        let points = points(model, form, longest, MOST)?;
         times.push((model.to_string(), points.iter().map(|point| (point.t, point.us)).collect()));
         bytes.push((model.to_string(), points.iter().map(|point| (point.t, point.bytes)).collect()));
     }
@@ -221,7 +223,7 @@ fn draw(dir: &Path, longest: usize) -> Result<()> {
     let [by_definition, _] = training(longest, |forms| forms.first().copied())?;
     let (mut state, mut token, mut resident) = (vec![], vec![], vec![]);
     for model in names() {
-        let longest = if model == "gpt" { longest.min(LONGEST_CACHE) } else { longest };
+        let longest = if looks_back(model) { longest.min(LONGEST_CACHE) } else { longest };
         let rows = ask(&["--stream", model, &longest.to_string()])?;
         let of = |i: usize, scale: f64| {
             (model.to_string(), rows.iter().map(|r| (r[0] as usize, scale * r[i])).collect::<Series>())

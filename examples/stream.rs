@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Another model of the same sizes, with these weights.
-    let file = std::env::temp_dir().join("tapezoo-stream.safetensors");
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("stream.safetensors");
     model.save(&file)?;
     let mut model = Model::new(&config, 1, DType::F32)?;
     model.load(&file)?;
-    std::fs::remove_file(&file)?;
 
     // 3000 bits, where it was trained on 12.
     let mut stream = model.stream();

@@ -14,7 +14,7 @@ if [ ! -d "$out/node_modules/playwright-core" ]; then
   npm install --prefix "$out" --no-audit --no-fund --silent playwright-core@1
 fi
 tapezoo=${TAPEZOO:-target/release/tapezoo}
-[ -x "$tapezoo" ] || cargo build --release --bin tapezoo
+[ -n "${TAPEZOO-}" ] || cargo build --release --bin tapezoo
 "$tapezoo" book --out "$out/site"
 printf 'log_every = 1\nmicro_batches = 1\n' > "$out/every.toml"
 rm -rf "$out/runs" # of another program, perhaps

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Opens the inspector's page of every mixer in a headless Chromium: steps by keyboard and click, compares the numbers
+# Opens the inspector's page of the mixers of docs/mixers.md in a headless Chromium: steps by keyboard and click, compares the numbers
 # on the page with the JSON and safetensors beside it, and takes screenshots, wide and narrow, light and dark.
 #
 #   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
@@ -14,8 +14,8 @@ if [ ! -d "$out/node_modules/playwright-core" ]; then
   npm install --prefix "$out" --no-audit --no-fund --silent playwright-core@1
 fi
 tapezoo=${TAPEZOO:-target/release/tapezoo}
-[ -x "$tapezoo" ] || cargo build --release --bin tapezoo
-page() { name=$1; shift; [ -f "$out/$name.html" ] || "$tapezoo" inspect --out "$out/$name.html" --json "$@" > /dev/null; }
+[ -n "${TAPEZOO-}" ] || cargo build --release --bin tapezoo
+page() { name=$1; shift; "$tapezoo" inspect --out "$out/$name.html" --json "$@" > /dev/null; }
 
 page lstm --model lstm:lr=1e-2 --len 24 --steps 800
 page quasi_lstm --model quasi_lstm --len 24

@@ -60,8 +60,10 @@ def run(path, program):
     with open(path / "config.toml", "rb") as f:
         models = tomllib.load(f)["models"]
     runs = sorted(results.runs, key=lambda r: (models.index(r["model"]), r["seed"]))
+    # A run that diverged is right about none, and may have no weights.
+    of = lambda r: right(path / f"{r['model']}-seed{r['seed']}", program) if r.get("accuracy") else [0] * len(RUNS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        lines = pool.map(lambda r: [r["model"], r["seed"], *right(path / f"{r['model']}-seed{r['seed']}", program)], runs)
+        lines = pool.map(lambda r: [r["model"], r["seed"], *of(r)], runs)
         text = [f"# {build(path, results.made_by())}", "\t".join(["model", "seed", *map(str, RUNS)])]
         for n, line in enumerate(lines, 1):
             print(f"{n} of {len(runs)}: {' '.join(map(str, line))}", file=sys.stderr, flush=True)

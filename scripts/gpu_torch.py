@@ -3,7 +3,7 @@
 
     gpu_torch.py cores [NAME..]    scaled_dot_product_attention by each of its kernels, cuDNN's LSTM, and what the
                                    device reaches in a copy and in a matrix product; where flash-linear-attention is
-                                   found, its chunked kernels in bf16 (fla_linear_attention, fla_delta_rule, ..)
+                                   found, its chunked kernels in bf16 ("fla linear_attention", "fla delta_rule", ..)
     gpu_torch.py steps [NAME..]    a training step of the `parity` default of each model, written eagerly
 
 --device cpu --tiny sees whether it runs. The exit status is 3 where PyTorch, or a GPU that it sees, is missing.

@@ -5,7 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=target/mixer_figures
-rm -f "$out"/*.html
 scripts/browser_test.sh "$out"
 rm "$out/figure_long.png"
 for file in "$out"/figure_*.png; do

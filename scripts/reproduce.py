@@ -184,7 +184,8 @@ def check():
 def listing():
     for name, entry in ENTRIES.items():
         hours = entry.hours + sum(RUNS[run][0] for run in entry.runs) / 60
-        print(f"{name:16} {entry.document:22} {hours:6.2f} core-hours  {entry.what}")
+        cost = f"{hours:6.2f}" if hours >= 0.005 or hours == 0 else " <0.01"
+        print(f"{name:16} {entry.document:22} {cost} core-hours  {entry.what}")
         if entry.command:
             print(f"{'':17}{entry.command}")
 

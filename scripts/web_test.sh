@@ -9,9 +9,9 @@ set -eu
 cd "$(dirname "$0")/.."
 out=${1:-target/web_test}
 mkdir -p "$out"
-[ -f target/web/tapezoo.wasm ] || scripts/web.sh
+scripts/web.sh
 tapezoo=${TAPEZOO:-target/release/tapezoo}
-[ -x "$tapezoo" ] || cargo build --release --bin tapezoo
+[ -n "${TAPEZOO-}" ] || cargo build --release --bin tapezoo
 printf 'log_every = 1\nmicro_batches = 1\n' > "$out/every.toml"
 rm -rf "$out/runs"
 "$tapezoo" parity --models lstm,delta_net --kernels plain --steps 1000 --seeds 1 --batch 8 --train-len 16 \

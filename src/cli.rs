@@ -71,10 +71,10 @@ pub(crate) struct TrainArgs {
 #[command(next_help_heading = "What is trained")]
 struct What {
     /// Which mixers to train, separated by commas, or "all"; "list" prints the facts of each, "tree" draws how they
-    /// descend from one another (where output is no terminal, as an SVG), and --help names them below.
+    /// descend from one another (where output is no terminal, as an SVG). The names are under "Models" at the end.
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
-    /// The numbers to start from; every other flag changes one of them.
+    /// The numbers to start from; every other flag changes one of them. `tapezoo tasks NAME` prints those of a task.
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// A TOML file with numbers to change, under the names of the flags (see config.toml in any run directory).

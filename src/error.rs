@@ -85,17 +85,18 @@ impl Error {
 }
 
 /// " (did you mean 'lstm'?)" where some of these names are like the one given, and nothing otherwise: up to three that
-/// are a slip of the finger away, or else that contain it.
+/// are a slip of the finger away, or written in another way (DeltaNet), or of which one contains the other.
 pub(crate) fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let raw = given;
+    let given = &raw.to_lowercase().replace(['-', ' '], "_");
     let far = |name: &'a str| (strsim::damerau_levenshtein(given, name), name);
     let all: Vec<(usize, &str)> = names.into_iter().map(far).collect();
     // Two slips in a long name.
-    let slip = |&&(far, name): &&(usize, &str)| far > 0 && far <= 1 + name.len() / 5 && given.len() <= 2 * name.len();
+    let slip =
+        |&&(far, name): &&(usize, &str)| raw != name && far <= 1 + name.len() / 5 && given.len() <= 2 * name.len();
     let least = all.iter().filter(slip).map(|near| near.0).min();
-    let near = |near: &&(usize, &str)| match least {
-        Some(least) => near.0 == least,
-        None => given.len() > 2 && near.0 > 0 && near.1.contains(given),
-    };
+    let part = |name: &str| given.len() > 2 && (name.contains(given) || name.len() > 2 && given.contains(name));
+    let near = |near: &&(usize, &str)| near.1 != raw && (Some(near.0) == least || least != Some(0) && part(near.1));
     let near: Vec<String> = all.iter().filter(near).take(3).map(|(_, name)| format!("'{name}'")).collect();
     match near.split_last() {
         None => String::new(),

@@ -5,29 +5,18 @@
 mod program;
 mod texts;
 
-use program::{as_typed, program};
+use program::{Ran, as_typed, program};
 use serde_json::Value;
 use std::{fs, process::Command};
 use tapezoo::models::Family;
 use texts::contains;
-
-struct Ran {
-    status: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
 
 const SMALL: &str = "--steps 3 --train-len 6 --batch 2 --width 8 --heads 2 --head-dim 4 --mlp 8 --eval-lens 6,9";
 
 /// Run the program with flags separated by spaces.
 fn parity(flags: &str) -> Ran {
     let flags: Vec<&str> = flags.split(' ').filter(|f| !f.is_empty()).map(|f| if f == "''" { "" } else { f }).collect();
-    let output = program("parity").args(flags).output().unwrap();
-    Ran {
-        status: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    Ran::of(program("parity").args(flags).output().unwrap())
 }
 
 /// Assert that it stops with status 2 before any work, with one error that contains all `words`, and without a panic.
@@ -212,6 +201,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--models lstn", &[&format!("--models: unknown model 'lstn' (did you mean 'lstm'?): {all}")]);
     refuses("--models xlstm", &["(did you mean 'lstm', 'slstm' or 'mlstm'?)"]);
     refuses("--models linear", &["(did you mean 'linear_transformer'?)"]);
+    refuses("--models delta_net:heads=2", &["expected a name alone", "settings as flags", "[per_model.delta_net]"]);
+    refuses("--models lstm,all", &["unknown model 'all': it stands alone"]);
     refuses("--models ''", &[&format!("unknown model '': {all}")]);
     refuses("--models lstm,all", &["'all'"]);
     refuses("--models lstm,lstm", &["lstm", "twice"]);
@@ -247,7 +238,7 @@ fn files_that_are_no_configuration_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.toml");
     let flags = format!("--config {}", path.display());
-    refuses(&flags, &["c.toml", "os error 2)"]);
+    refuses(&flags, &["c.toml: does not exist; expected a TOML file"]);
     for (text, words) in [
         ("steps = ", &["c.toml", "line 1"][..]),
         ("# one\nstepz = 3", &["c.toml: line 2: ", "unknown key 'stepz' (did you mean 'steps'?)\n"]),

@@ -5,29 +5,14 @@
 mod program;
 mod texts;
 
-use program::{as_typed, program};
+use program::{as_typed, run};
 use serde_json::Value;
 use std::fs;
 use texts::contains;
 
-struct Ran {
-    status: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
 const PROGRAMS: [&str; 4] = ["parity", "dyck", "mqar", "state_tracking"];
 
 const SMALL: &str = "--models gpt,lstm --steps 3 --batch 2 --width 8 --heads 2 --head-dim 4 --mlp 8";
-
-/// Run a command line whose words are separated by spaces.
-fn run(line: &str) -> Ran {
-    let mut words = line.split_whitespace();
-    let name = words.next().unwrap();
-    let output = program(name).args(words).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
 
 /// Assert that the command succeeds without warnings; returns its output.
 #[track_caller]

@@ -62,9 +62,7 @@ fn each_has_a_file_a_hole_hints_and_a_solution_that_is_there() {
 
 /// `tapezoo exercise` with these words, in the repository: status, standard output, standard error.
 fn exercise(words: &str) -> (Option<i32>, String, String) {
-    let output = program::program("exercise").args(words.split_whitespace()).current_dir(root()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    program::outcome(program::program("exercise").args(words.split_whitespace()).current_dir(root()).output().unwrap())
 }
 
 #[test]

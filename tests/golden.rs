@@ -4,7 +4,7 @@
 
 mod program;
 
-use program::program;
+use program::{outcome, program};
 use std::{fs, path::PathBuf};
 use tapezoo::{
     tensor::{DType, Device},
@@ -81,9 +81,7 @@ fn every_tensor_is_compared(path: &std::path::Path, other: &std::path::Path) {
 }
 
 fn verify(args: &[&str]) -> (Option<i32>, String, String) {
-    let out = program("verify").args(args).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code(), text(out.stdout), text(out.stderr))
+    outcome(program("verify").args(args).output().unwrap())
 }
 
 /// A fixture file written by hand: metadata, then tensors of f64.

@@ -9,7 +9,7 @@ mod texts;
 use approx::abs_diff_eq;
 use close::all_close;
 use indicatif::ProgressBar;
-use program::program;
+use program::{outcome, program};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{fmt::Display, fs, path::Path};
@@ -275,9 +275,7 @@ fn an_input_is_read_as_its_task_writes_it() {
 }
 
 fn inspect(dir: &Path, line: &str) -> (Option<i32>, String, String) {
-    let ran = program("inspect").args(line.split_whitespace()).current_dir(dir).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    outcome(program("inspect").args(line.split_whitespace()).current_dir(dir).output().unwrap())
 }
 
 #[test]

@@ -48,6 +48,19 @@ fn course(mut trainer: Trainer) -> (Vec<f64>, Vec<f64>, impl PartialEq + std::fm
 }
 
 #[test]
+fn a_step_that_fails_leaves_the_weights() {
+    for parts in [1, 2] {
+        let mut trainer = trainer("lstm", &format!("lr = 1e30\nclip = 0.0\nwarmup = 0\nmicro_batches = {parts}"));
+        let mut before = trainer.model().params().flat().to_f64();
+        while trainer.step().is_ok() {
+            assert!(trainer.steps() < 50, "a learning rate of 1e30 went well");
+            before = trainer.model().params().flat().to_f64();
+        }
+        assert_eq!(trainer.model().params().flat().to_f64(), before, "{parts} parts");
+    }
+}
+
+#[test]
 fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
     for name in models::names() {
         let whole = course(trainer(name, "dtype = \"f64\""));

@@ -235,6 +235,19 @@ fn every_number_of_a_checkpoint_is_checked() {
 }
 
 #[test]
+fn the_time_of_earlier_processes_counts() {
+    let place = Place::new();
+    let path = place.run(rundir::CHECKPOINT);
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, with(&with(&good, "training_s", 1000.0.into()), "wall_s", 2000.0.into())).unwrap();
+    fs::remove_file(place.run(rundir::RESULT)).unwrap();
+    let (out, cfg) = RunDir::open(&place.runs()).unwrap();
+    let report = run_all(&cfg, 1, Some(&out), false).unwrap().0.swap_remove(0);
+    assert_eq!(report.error, None);
+    assert!(report.wall_s > 2000.0 && report.steps_per_s < 8.0 / 1000.0, "{report:?}");
+}
+
+#[test]
 fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
     let place = Place::new();
     fs::remove_file(place.run(rundir::CHECKPOINT)).unwrap();
@@ -242,13 +255,17 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
     let good = fs::read(&path).unwrap();
     rundir::check_configuration(&run, &place.cfg, 3).unwrap();
     rundir::check_files(&run).unwrap();
+    let Ok(Found::Finished(whole)) = rundir::find(&run) else { panic!("no result") };
     let mut rng = Rng::seed_from_u64(2);
     for case in 0..cases() {
         let mut bytes = good.clone();
         mutate(&mut bytes, &mut rng);
         fs::write(&path, &bytes).unwrap();
         match rundir::find(&run) {
-            Ok(Found::Finished(_)) => {
+            Ok(Found::Finished(report)) => {
+                // Results of older versions have no checksum.
+                let sealed = String::from_utf8_lossy(&bytes).contains("\"checksum\":");
+                assert!(!sealed || report == whole, "case {case}: {report:?}");
                 let checks = [rundir::check_configuration(&run, &place.cfg, 3), rundir::check_files(&run)];
                 let said = checks.into_iter().filter_map(Result::err).map(|e| e.to_string());
                 said.for_each(|said| assert!(said.len() < 1500, "case {case}: {said}"));

@@ -191,6 +191,8 @@ fn empty_tensors_pass_through_every_op() {
             run(&x, &|x, _, _| x.cumsum(axis));
             run(&x, &|x, _, _| x.transpose(axis, 2 - axis));
         }
+        assert_eq!(run(&[0, 2], &|x, _, _| x.max_axis(0, false)).to_f64(), [f64::NEG_INFINITY; 2]);
+        assert_eq!(run(&[0, 2], &|x, _, _| x.mean_axis(0, false)).to_f64(), [0.0; 2]);
         run(&x, &|x, _, _| x.permute([1, 2, 0]));
         for (i, o) in [(d, 3), (d, 0), (0, 3)] {
             fn half<'t>(x: Var<'t>, shape: &[usize]) -> Var<'t> {

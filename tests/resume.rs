@@ -4,12 +4,12 @@
 
 mod program;
 
-use program::program;
+use program::{outcome, program};
 use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -37,8 +37,7 @@ fn resume(dir: &Path) -> String {
 }
 
 fn run(flags: &str) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = command(flags).output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    outcome(command(flags).output().unwrap())
 }
 
 /// The results that must not depend on interruptions: the files of every run, except for the time in `result.json`.
@@ -160,7 +159,12 @@ fn signals_save_every_run_and_stop_the_program() {
         for word in ["error: SIG", "of 4 runs are finished", "--resume", "torn"] {
             assert!(said.contains(word), "no '{word}' in: {said}");
         }
-        assert!(has_checkpoint(&torn) && ended.stdout.is_empty(), "{said}");
+        assert!(ended.stdout.is_empty(), "{said}");
+        for run in fs::read_dir(&torn).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
+            let begun = fs::metadata(run.join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+            let kept = ["result.json", "checkpoint.safetensors"].iter().any(|name| run.join(name).exists());
+            assert!(!begun || kept, "{} was not saved: {said}", run.display());
+        }
         flags = quiet(resume(&torn));
     }
     assert_eq!(run(&resume(&torn)).0, Some(0));
@@ -254,10 +258,13 @@ fn only_a_run_directory_is_resumed_and_only_as_it_was() {
     for (flags, words) in [
         (format!("--resume {at} --lr 0.1"), &["--resume", "lr is 0.005 there, and 0.1 here"][..]),
         (format!("--resume {at} --num-ones 3"), &["task.num_ones is absent there, and 3 here"]),
-        (format!("--resume {at} --steps 2000"), &["steps is 1200 there, and 2000 here"]),
+        (format!("--resume {at} --steps 2000"), &["steps is 1200 there, and 2000 here", "begin a new run: --config"]),
         (format!("--resume {at} --out x"), &["--resume", "--out"]),
         (format!("--resume {at} --preset published"), &["--resume", "--preset"]),
-        (format!("--resume {at}/gpt-seed0"), &["is not a run directory", "config.toml"]),
+        (
+            format!("--resume {at}/gpt-seed0"),
+            &["gpt-seed0: holds a single run", &format!("the directory above it, {at}")],
+        ),
         (format!("--resume {at}/nowhere"), &["does not exist"]),
         ("--resume Cargo.toml".into(), &["is not a run directory"]),
     ] {

@@ -7,13 +7,13 @@ mod program;
 mod texts;
 
 use close::close;
-use program::program;
+use program::{outcome, program};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -55,8 +55,7 @@ impl Place {
 
     /// Run it with these flags: status, standard output and error.
     fn sweep(&self, flags: &str) -> (Option<i32>, String, String) {
-        let Output { status, stdout, stderr } = self.command(flags).output().unwrap();
-        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+        outcome(self.command(flags).output().unwrap())
     }
 
     #[track_caller]
@@ -367,6 +366,16 @@ fn a_run_that_fails_is_a_result() {
     assert_eq!(place.sweep("grid.toml").0, Some(1));
     same(&before, &bits(&place.at("runs")));
     contains(place.succeeds("grid.toml --dry-run"), "failed");
+    // Joined with others, it keeps its last checkpoint, and the word of who made it.
+    let failed = |path: &PathBuf| fs::read_to_string(path).unwrap().contains("\"error\"");
+    let failed = results(&place.at("runs/grid")).into_iter().find(failed).unwrap();
+    let run = failed.parent().unwrap();
+    fs::write(run.join("checkpoint.safetensors"), "all that is left").unwrap();
+    place.succeeds("merge joined runs/grid");
+    let there = place.at("joined").join(run.strip_prefix(place.at("runs/grid")).unwrap());
+    assert_eq!(fs::read_to_string(there.join("checkpoint.safetensors")).unwrap(), "all that is left");
+    let made_by = |run: &Path| fs::read_to_string(run.with_file_name("made_by.txt")).unwrap();
+    assert_eq!(made_by(&there), made_by(run));
 }
 
 #[cfg(unix)]

@@ -5,29 +5,21 @@
 mod program;
 mod texts;
 
-use program::program;
+use program::{Ran, program, run};
 use std::fs;
 use tapezoo::terminal::fit;
 use texts::contains;
 
-/// Status, standard output and standard error.
-fn run(line: &str) -> (Option<i32>, String, String) {
-    let mut words = line.split_whitespace();
-    let output = program(words.next().unwrap()).args(words).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
 #[track_caller]
 fn prints(line: &str) -> String {
-    let (status, stdout, stderr) = run(line);
+    let Ran { status, stdout, stderr } = run(line);
     assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
     stdout
 }
 
 #[track_caller]
 fn refuses(line: &str, words: &[&str]) {
-    let (status, stdout, stderr) = run(line);
+    let Ran { status, stdout, stderr } = run(line);
     assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}: {stderr}");
     for word in words {
         assert!(stderr.contains(word), "{line}: no '{word}' in: {stderr}");
@@ -93,7 +85,7 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
     contains(prints(&flags), "word problem of S4");
     let out = dir.path().join("run");
     contains(prints(&format!("{flags} --moves swaps --out {}", out.display())), "only swaps");
-    let (status, _, stderr) = run(&format!("train --resume {}", out.display()));
+    let Ran { status, stderr, .. } = run(&format!("train --resume {}", out.display()));
     assert!(status == Some(0) && stderr.contains("nothing left to do"), "{stderr}");
     refuses(&format!("{flags} --num-ones 2"), &["--num-ones belongs to the task parity, and this is group"]);
 }
@@ -109,14 +101,14 @@ fn the_same_names_are_understood_everywhere() {
         assert_eq!(show(old), show(new));
     }
     let small = "parity --models lstm --seeds 1 --steps 1 --batch 2 --train-len 4 --eval-lens 4 --json";
-    let said = |flag: &str| run(&format!("{small} {flag} 1")).2;
+    let said = |flag: &str| run(&format!("{small} {flag} 1")).stderr;
     let (threads, shards) = ("--threads is the old name of --jobs", "--shards is the old name of --micro-batches");
     assert_eq!(said("--jobs"), "");
     assert_eq!(said("--threads"), format!("warning: {threads}\n"));
     assert_eq!(said("--shards"), format!("warning: {shards}\n"));
     for flag in ["--jobs", "--threads"] {
         refuses(&format!("{small} {flag} 0"), &[&format!("error: {flag} 0: expected at least 1")]);
-        contains(run(&format!("parity --show 1 {flag} 1")).2, format!("{flag} has no effect beside --show"));
+        contains(run(&format!("parity --show 1 {flag} 1")).stderr, format!("{flag} has no effect beside --show"));
     }
     refuses(&format!("{small} --jobs 1 --threads 1"), &["cannot be used with"]);
 }
@@ -139,7 +131,15 @@ fn mixers_and_tasks_are_listed_and_explained() {
         let one = prints(&format!("tasks {name}"));
         assert!(one.contains(&format!("Preset '{preset}'")) && one.contains("training length"), "{one}");
     }
-    refuses("models delta_nett", &["'delta_nett' (did you mean 'delta_net'?)"]);
+    for (given, near) in [
+        ("delta_nett", "'delta_net'"),
+        ("DeltaNet", "'delta_net'"),
+        ("LSTM", "'lstm'"),
+        ("ttt-linear", "'ttt'"),
+        ("transformer", "'linear_transformer' or 'transnormer'"),
+    ] {
+        refuses(&format!("models {given}"), &[&format!("'{given}' (did you mean {near}?)")]);
+    }
     refuses("tasks dick", &["'dick': no such task (did you mean 'dyck'?)"]);
 }
 

@@ -7,15 +7,16 @@ mod close;
 mod program;
 mod texts;
 
-use close::close;
+use close::{all_close, close};
 use program::program;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration};
 use tapezoo::{
+    autograd::Tape,
     error::Error,
-    models,
-    tasks::Len,
+    models, rng,
+    tasks::{Batch, Len},
     tensor::{DType, Tensor},
     train::{
         Accuracy, RunReport, Scores, Step, Trainer, Watch,
@@ -167,6 +168,20 @@ fn weight_decay_keeps_to_its_windows() {
 }
 
 #[test]
+fn matrices_decay_and_biases_and_norms_do_not() {
+    let cfg = config("dtype = 'f64'").for_model("lstm").unwrap();
+    let mut model = models::Model::new(&cfg.model, 0, DType::F64).unwrap();
+    model.params_mut().flat_mut().host_mut::<f64>().fill(2.0);
+    let zeros = Tensor::zeros([model.params().len()], DType::F64);
+    let adam = AdamConfig { rule: Rule::AdamW, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.5 };
+    Adam::of(model.params(), adam).update(0.1, model.params_mut(), &zeros);
+    for (name, x) in model.params().tensors() {
+        let want = if x.shape().rank() == 2 { 1.9 } else { 2.0 };
+        assert!(x.to_f64().iter().all(|&x| x == want), "{name}: {:?}", x.to_f64());
+    }
+}
+
+#[test]
 fn clipping_scales_to_the_norm_asked_for() {
     for dtype in [DType::F32, DType::F64] {
         let g = || Tensor::from_vec((0..19).map(|i| f64::from(i % 3) - 1.0).collect::<Vec<_>>(), [19]).cast(dtype);
@@ -197,6 +212,37 @@ fn schedules_rise_hold_and_fall() {
 }
 
 #[test]
+fn a_run_takes_its_steps_at_the_rates_of_its_schedule() {
+    let keys = "lr = 1e-2\nwarmup = 2\nschedule = 'cosine'\nmin_lr_fraction = 0.3";
+    let mut trainer = Trainer::new(&config(keys).for_model("lstm").unwrap(), 0).unwrap();
+    let rates: Vec<f64> = (0..6).map(|_| trainer.step().unwrap().lr).collect();
+    let fall = |part: f64| 1e-2 * (0.3 + 0.35 * (1.0 + (std::f64::consts::PI * part).cos()));
+    all_close(&rates, &[5e-3, 1e-2, fall(0.25), fall(0.5), fall(0.75), fall(1.0)], 1e-12, "rates");
+}
+
+/// A run is batches of its stream, gradients, clipping and updates with the constants of its configuration.
+#[test]
+fn a_run_is_made_of_its_steps() {
+    let keys = "dtype = 'f64'\nmicro_batches = 1\nschedule = 'constant'\nwarmup = 0\nlr = 1e-2\nclip = 0.05\n\
+        optimizer = 'adamw'\nweight_decay = 0.3\nbetas = [0.8, 0.95]\neps = 1e-3";
+    let cfg = config(keys).for_model("lstm").unwrap();
+    let mut trainer = Trainer::new(&cfg, 3).unwrap();
+    let mut model = models::Model::new(&cfg.model, 3, DType::F64).unwrap();
+    let own = AdamConfig { rule: Rule::AdamW, betas: [0.8, 0.95], eps: 1e-3, weight_decay: 0.3 };
+    let mut adam = Adam::of(model.params(), own);
+    let (mut tape, mut batch) = (Tape::default(), Batch::new(cfg.batch, cfg.train_len.max));
+    for i in 0..4 {
+        trainer.step().unwrap();
+        batch.fill(&*cfg.task, rng::stream(3, "train", i));
+        let (_, mut grads) = model.params().gradient(&mut tape, |tape, p| model.loss(tape, p, &batch));
+        clip(&mut grads, 0.05);
+        adam.update(1e-2, model.params_mut(), &grads);
+    }
+    let [got, want] = [trainer.model(), &model].map(|model| model.params().flat().to_f64());
+    all_close(&got, &want, 1e-9, "weights");
+}
+
+#[test]
 fn a_run_that_blows_up_names_step_and_op_and_leaves_the_others_alone() {
     let quiet = config("models = ['lstm', 'lru']\nseeds = 1");
     let loud = config("models = ['lstm', 'lru']\nseeds = 1\n[per_model.lru]\nlr = 1e30\nclip = 0.0\nwarmup = 0");
@@ -212,6 +258,26 @@ fn a_last_update_that_is_not_finite_is_not_missed() {
     let cfg = config("models = ['gpt']\nsteps = 1\nwarmup = 0\nlr = 1e300").for_model("gpt").unwrap();
     let error = train(&cfg, 0, &mut Losses(vec![])).err().unwrap();
     assert!(matches!(error, Error::NotFinite { step: 1, .. }), "{error}");
+}
+
+#[test]
+fn points_of_a_sweep_are_compared_at_a_length_that_all_have_and_bits_by_the_least() {
+    let dir = tempfile::tempdir().unwrap();
+    let grid = dir.path().join("grid.toml");
+    fs::write(&grid, "models = ['gpt']\nseeds = 1\n[grid]\nlr = [0.01, 0.02]").unwrap();
+    let plan = Plan::load(&grid).unwrap();
+    let report = |bits: &[(usize, f64)]| {
+        let of: Accuracy = bits.iter().map(|&(len, x)| (Len::from(len), x)).collect();
+        let scores = BTreeMap::from([("bits_per_byte".into(), of)]);
+        vec![RunReport { model: "gpt".into(), scores, ..RunReport::default() }]
+    };
+    let best = |one: &[(usize, f64)], two: &[(usize, f64)]| {
+        let summary = Summary::new(&plan, vec![report(one), report(two)]);
+        let groups = summary.groups();
+        (groups[0].len, groups[0].best_of_each_model()[0].values[0].clone())
+    };
+    assert_eq!(best(&[(32, 2.0), (64, 1.0)], &[(32, 1.5), (128, 9.0)]), (Some(Len::from(32)), "0.02".into()));
+    assert_eq!(best(&[(32, 1.0), (64, 3.0)], &[(128, 2.0)]), (None, "0.02".into()));
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! The time of every mixer's core, and of a training step of the default preset, on a device.
+//! The time of the cores of nine mixers, and of a training step of the default preset, on a device.
 //!
 //! ```text
 //! cargo run --release --example timing -- cores --device cuda              all cores, forward and backward
 //! cargo run --release --example timing -- cores attention --dtype bf16     one of them
-//! cargo run --release --example timing -- steps --device cuda              the training step of every mixer
+//! cargo run --release --example timing -- steps --device cuda              the training step of each model of the default preset
 //! cargo run --release --example timing -- cores --device emulated --tiny   whether all of this works
 //! ```
 //!

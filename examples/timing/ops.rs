@@ -1,4 +1,4 @@
-//! The op in which each mixer spends most time, with random inputs of any size. Also used by `benches/cores.rs`.
+//! The op in which each of nine mixers spends most time, with random inputs of any size. Also used by `benches/cores.rs`.
 
 use super::inputs::Inputs;
 use tapezoo::{

@@ -5,9 +5,9 @@ use super::{
     equations::{self, Row},
     frame::words,
     prose::{self, Part},
-    tree::file,
+    tree::{all, file},
 };
-use crate::{autograd::Called, models, report::mathml::math};
+use crate::{autograd::Called, report::mathml::math};
 use maud::{Markup, PreEscaped, html};
 use std::ops::RangeInclusive;
 
@@ -57,7 +57,7 @@ impl File<'_> {
 /// The documentation of a file, its equations linked with the code, and with the derivatives of the ops there;
 /// `elsewhere` are the lines in the op's file.
 pub fn documentation(file_of: &File, ops: &[Vec<&str>], elsewhere: &[Vec<RangeInclusive<usize>>]) -> Markup {
-    let page = |name: &str| models::names().contains(&name).then(|| file(name));
+    let page = |name: &str| all().contains(&name).then(|| file(name));
     let text = |text: &str| PreEscaped(prose::inline(text, &page));
     let mut rows = 0..file_of.rows.len();
     html! {

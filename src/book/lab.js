@@ -41,7 +41,6 @@ function panelOf(place, lib, controls) {
     tellAccuracy(given.accuracy);
     $('.told').textContent = `${model.parameters.toLocaleString('en')} weights, trained for ${steps} steps when this page was made: ${inWords(given.accuracy)}.`;
     draw();
-    $('.step').textContent = `${steps} of ${steps}`;
   }
 
   const inWords = accuracy => accuracy.map(([len, share]) => `${percent(share)} right at length ${len}`).join(', ');
@@ -59,7 +58,7 @@ function panelOf(place, lib, controls) {
   }
 
   function draw() {
-    $('.step').textContent = `${lib.steps()} of ${steps}`;
+    $('.step').textContent = `${losses.length} of ${steps}`;
     if (losses.length) $('.loss').textContent = losses.at(-1).toFixed(4);
     drawCurve();
     drawStates();
@@ -145,7 +144,7 @@ async function startLab() {
   if (!window.engine) return tell('The library for the browser is missing beside this page: engine.js.');
   const controls = {
     signed: () => $('signed')?.checked,
-    seed: () => Math.max(0, Math.floor(Number($('seed').value)) || 0),
+    seed: () => Math.min(9999, Math.max(0, Math.floor(Number($('seed').value)) || 0)),
     bits: () => $('bits').value,
     // The last bit, unless another was chosen.
     place(T, tokens) {

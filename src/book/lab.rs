@@ -65,8 +65,8 @@ fn mathematics(mixers: &[Option<&str>]) -> String {
     serde_json::json!(all).to_string().replace('<', "\\u003c")
 }
 
-/// Where the model is trained, and beside it its parent: the script fills it.
-pub fn lab(mixer: &str) -> Markup {
+/// Where the model is trained, and beside it its parent: the script fills it. It may begin with a model that is `trained`.
+pub fn lab(mixer: &str, trained: bool) -> Markup {
     let parent = about(mixer).parent.map(|p| p.0);
     let signed = models::names_with(|has| has.eigenvalues);
     let any_signed = [Some(mixer), parent].iter().flatten().any(|name| signed.contains(name));
@@ -90,8 +90,11 @@ pub fn lab(mixer: &str) -> Markup {
         p {
             "One block of this mixer, of width 16, learns parity: after each bit, is the number of ones so far even (1) "
             "or odd (0)? It is the library itself that runs in this page. It trains on sequences of 16 bits; those of "
-            "32 and 64 show whether it has found the rule. The page opens with a model that was trained when the page "
-            "was made; press Train to see another learn from the start."
+            "32 and 64 show whether it has found the rule. "
+            @if trained {
+                "The page opens with a model that was trained when the page was made; press Train to see another learn from "
+                "the start."
+            } @else { "The page opens with random weights; press Train to see it learn." }
         }
         form #lab {
             div.controls {

@@ -2,7 +2,7 @@
 
 use super::{
     frame::{around, no_library, words},
-    tree::{about, colour, file, members, name, title, tree},
+    tree::{about, all, colour, file, members, name, title, tree},
 };
 use crate::{
     exercises::EXERCISES,
@@ -17,7 +17,7 @@ pub fn index(trains: bool) -> String {
         main #main tabindex="-1" {
             h1 { "The annotated zoo" }
             p.lead {
-                (models::names().len()) " sequence mixers, from LSTM to Mamba-3. Each page has the equations of one, "
+                (all().len()) " sequence mixers, from LSTM to Mamba-3. Each page has the equations of one, "
                 "the code that computes them beside them, what it can and cannot track with the test that shows it"
                 @if trains {
                     ", and the model itself: type bits and see its states, press train and watch parity being learned"
@@ -33,7 +33,7 @@ pub fn index(trains: bool) -> String {
                 "complex pair turns it."
             }
             p {
-                "Where its eigenvalues are the same for every token, or real and not negative, no weights track parity at "
+                "Where the eigenvalues of a transition are the same for every token, or real and not negative, no weights track parity at "
                 "every length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
                 "which their states can flip. What can be learned is another matter than what can be expressed: "
                 code { "docs/zoo_results.md" } " has what training found."
@@ -60,7 +60,7 @@ pub fn index(trains: bool) -> String {
             } }
         }
     };
-    around("The annotated zoo", &main, trains.then_some(&[]))
+    around("The annotated zoo", &main, None)
 }
 
 /// A table of all mixers, by the kind of their state.

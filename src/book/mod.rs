@@ -1,12 +1,13 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
-//! The contents of a page come from these modules: [`prose`] reads the documentation at the head of the file, [`equations`] its
-//! equations and the lines that compute them, [`cores`] has the ops that run it over a sequence, [`cost`] what was
-//! measured, and [`tracks`] what tests show.
+//! The contents of a page come from these modules: [`prose`] reads the documentation at the head of the file,
+//! [`equations`] its equations and the lines that compute them, [`cores`] has the ops that run it over a sequence,
+//! [`cost`] the measured times and bytes, and [`tracks`] the facts that tests show.
 //!
 //! The pages are made here: `annotated` sets equations beside their code, [`tree`] has the family tree and the links to
-//! mixers, [`lab`] the part that trains, `backwards` has the derivatives of the ops in each line, and `page` puts a mixer's page together. `lists` has the pages of all mixers and
-//! of all exercises, and [`tour`] leads through eight stops. `frame` is around every page.
+//! mixers, [`lab`] the part that trains, `backwards` has the derivatives of the ops in each line, and `page` puts a
+//! mixer's page together. `lists` has the pages of all mixers and of all exercises, and [`tour`] leads through eight
+//! stops. `frame` is around every page.
 //!
 //! Where the library was built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer. A
 //! page then opens with a model that [`Site::new`] has trained.
@@ -36,7 +37,7 @@ pub mod tree;
 use crate::{
     autograd::Called,
     error::{Error, Result},
-    files, models,
+    files,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use indicatif::ProgressBar;
@@ -69,7 +70,7 @@ impl Site {
     /// # Errors
     /// When the file is there and cannot be read, or is no compressed module.
     pub fn new(library: &Path, untrained: bool, bar: &ProgressBar) -> Result<Site> {
-        let names = models::names();
+        let names = tree::all();
         let engine = engine(library)?;
         let (trains, mut notes) = (engine.is_some() && !untrained, vec![]);
         bar.set_length(names.len() as u64 * if trains { 2 } else { 1 } + 1);
@@ -78,7 +79,7 @@ impl Site {
             ("book.css".to_string(), frame::style()),
             ("book.js".into(), frame::script()),
             ("index.html".into(), lists::index(engine.is_some())),
-            ("tour.html".into(), tour::page(engine.is_some())),
+            ("tour.html".into(), tour::page()),
             ("table.html".into(), lists::table()),
             ("exercises.html".into(), lists::exercises()),
         ];
@@ -106,7 +107,8 @@ impl Site {
     }
 
     /// Write every file into a directory, which is made if need be; `index.html` comes last. Files with these names are
-    /// replaced, and no others touched. Gives the path of the index.
+    /// replaced; of an earlier site, the library and the trained models that this one lacks are deleted. Gives the path of
+    /// the index.
     ///
     /// # Errors
     /// When the directory cannot be made, or a file not be written.
@@ -119,7 +121,7 @@ impl Site {
         }
         // A library or a trained model that an earlier site had would be offered by nothing.
         let of_earlier = ["engine.js", "inspector.js"].map(String::from).into_iter();
-        for name in of_earlier.chain(models::names().into_iter().map(lab::trained_file)) {
+        for name in of_earlier.chain(tree::all().into_iter().map(lab::trained_file)) {
             if !self.files.iter().any(|file| file.0 == name) {
                 files::whole::remove_file(&dir.join(name))?;
             }

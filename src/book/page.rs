@@ -7,7 +7,7 @@ use super::{
     cost::{self, Cost},
     equations,
     frame::{around, no_library, words},
-    lab::lab,
+    lab::{lab, trained_file},
     lists::forms,
     tracks,
     tree::{about, family, file, name, order, title},
@@ -81,7 +81,7 @@ pub fn page(mixer: &str, calls: &[Called], scripts: Option<&[String]>) -> String
             }
             section #try aria-labelledby="h-try" {
                 h2 #h-try { "Train it here" }
-                @if scripts.is_some() { (lab(mixer)) } @else { (no_library()) }
+                @if let Some(scripts) = scripts { (lab(mixer, scripts.contains(&trained_file(mixer)))) } @else { (no_library()) }
             }
         }
     };
@@ -146,13 +146,13 @@ fn measured(mixer: &str) -> Markup {
             "Time and memory of this mixer are not measured yet: " code { (COMMAND) } " measures what is missing."
         } };
     };
-    let (form, [build, processor]) = (first.form, first.place);
+    let [build, processor] = first.place;
     lines.retain(|line| !line.1.is_empty());
     html! {
         div.measured { @for figure in cost::figures(&lines) { div { (figure.inline()) } } }
-        p { @for (style, line) in lines.iter().enumerate() { span.key { span class={ "dot s" (style) } {} (line.0) } " " } }
+        p { @for (style, line) in lines.iter().enumerate() { span.key { span class={ "dot s" (style) } {} (line.0) ", " (line.1[0].form) } " " } }
         p.soft {
-            "One block of width 16, batch 1, one thread, in the form " (form) ": the fastest of some steps, and the memory by "
+            "One block of width 16, batch 1, one thread, each in its fastest form: the fastest of some steps, and the memory by "
             "which the process has grown. Measured by " code { (COMMAND) } " with " (build) " on " (processor) "."
         }
     }

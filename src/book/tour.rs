@@ -91,7 +91,7 @@ pub const STOPS: [Stop; 8] = [
         tokens: "abaaB",
         alphabet: "a and b move what is under one of two keys towards 1, A and B towards −1",
         try_it: "Write a five times again, with β at 1 and at ½. Compare with the stop before.",
-        question: "Where does the transition I − β k kᵀ have which eigenvalue?",
+        question: "Which eigenvalues has the transition I − β k kᵀ, and along which directions?",
         answer: "1 − β along k and 1 along everything orthogonal to it. With β from 0 to 1 a value is kept or erased, \
                  and never turned over.",
         mixers: &["delta_net"],
@@ -168,7 +168,7 @@ pub const STOPS: [Stop; 8] = [
 ];
 
 /// The page.
-pub fn page(trains: bool) -> String {
+pub fn page() -> String {
     let main = html! {
         header.top { nav aria-label="Pages" { a href="index.html" { "The annotated zoo" } } }
         main #main tabindex="-1" {
@@ -180,7 +180,7 @@ pub fn page(trains: bool) -> String {
             @for (i, stop) in STOPS.iter().enumerate() { (set(i, stop)) }
         }
     };
-    around("A guided tour: the annotated zoo", &main, trains.then_some(&[]))
+    around("A guided tour: the annotated zoo", &main, None)
 }
 
 fn set(i: usize, stop: &Stop) -> Markup {

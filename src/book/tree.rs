@@ -32,14 +32,19 @@ pub fn colour(about: &About) -> usize {
     Family::ALL.iter().position(|&f| f == about.family).unwrap_or(6)
 }
 
+/// The mixers that have a page: those of this crate, which have a file.
+pub fn all() -> Vec<&'static str> {
+    models::names().into_iter().filter(|name| models::source(name).is_some()).collect()
+}
+
 /// The mixers that change this one, or the first of each tree.
 pub fn below(parent: Option<&str>) -> Vec<&'static str> {
-    models::names().into_iter().filter(|name| about(name).parent.map(|p| p.0) == parent).collect()
+    all().into_iter().filter(|name| about(name).parent.map(|p| p.0) == parent).collect()
 }
 
 /// The mixers of a family.
 pub fn members(family: Family) -> Vec<&'static str> {
-    models::names().into_iter().filter(|name| about(name).family == family).collect()
+    all().into_iter().filter(|name| about(name).family == family).collect()
 }
 
 /// All mixers in the order of the tree, from the top.

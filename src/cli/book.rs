@@ -18,7 +18,8 @@ use std::{
 /// index.html.
 ///
 /// Where the library was built for a browser, each page also trains its mixer, and shows its states along bits that the
-/// reader types. It opens with a model that this command trains, which takes some ten seconds for all of them. To build it, in the repository: `rustup target add wasm32-unknown-unknown`, then `scripts/web.sh`.
+/// reader types. It opens with a model that this command trains, which takes some ten seconds for all of them. To build
+/// it, in the repository: `rustup target add wasm32-unknown-unknown`, then `scripts/web.sh`.
 #[derive(Parser)]
 #[command(name = "book", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Book {
@@ -38,7 +39,8 @@ Examples:
   book --out site                      writes site/index.html and a page for each mixer
   book --library zoo.wasm.gz           with a library that was not built here
 
-Exit status: 0 when the site is written, 1 when it cannot be written, 2 when --out or --library cannot be.";
+Exit status: 0 when the site is written, 1 when it cannot be written, \
+2 when --out is a file, or --library is no compressed module.";
 
 pub(super) fn run(args: &Book) -> ExitCode {
     if let Err(e) = check(args) {

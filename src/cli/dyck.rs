@@ -4,7 +4,7 @@ use super::{
     TrainArgs,
     help::Presets,
     run,
-    task_flags::{DyckFlags, TaskFlags},
+    task_flags::{DyckFlags, options},
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -35,6 +35,6 @@ Examples:
 
 pub(super) fn train(args: &Dyck) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "dyck".into())]);
-    task.extend(args.task.options());
+    task.extend(options(&args.task));
     run(&args.train, PRESETS, "dyck", task)
 }

@@ -132,6 +132,7 @@ fn preset_values(presets: &[(&str, Table)], key: &str) -> Option<String> {
         let part = |part: &str| table.get(part)?.get(key).cloned();
         match table.get(key).cloned().or_else(|| part("model")).or_else(|| part("task"))? {
             _ if key == "preset" => None,
+            Value::Table(_) => None,
             Value::Array(list) => Some(list.iter().map(plain).collect::<Vec<_>>().join(",")),
             other => Some(plain(&other)),
         }

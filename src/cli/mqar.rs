@@ -4,7 +4,7 @@ use super::{
     TrainArgs,
     help::Presets,
     run,
-    task_flags::{MqarFlags, RepeatFlag, TaskFlags},
+    task_flags::{MqarFlags, RepeatFlag, options},
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ Examples:
 
 pub(super) fn train(args: &Mqar) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "mqar".into())]);
-    task.extend(args.task.options());
-    task.extend(args.repeat.options());
+    task.extend(options(&args.task));
+    task.extend(options(&args.repeat));
     run(&args.train, PRESETS, "mqar", task)
 }

@@ -4,7 +4,7 @@ use super::{
     TrainArgs,
     help::Presets,
     run,
-    task_flags::{ParityFlags, TaskFlags},
+    task_flags::{ParityFlags, options},
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -37,6 +37,6 @@ Examples:
 
 pub(super) fn train(args: &Parity) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "parity".into())]);
-    task.extend(args.task.options());
+    task.extend(options(&args.task));
     run(&args.train, PRESETS, "default", task)
 }

@@ -39,7 +39,10 @@ impl TrainArgs {
         }
         merge(&mut here, flags);
         if let Some((key, there, here)) = difference(&there, &here) {
-            let what = format!("{key} is {there} there, and {here} here; a resumed run keeps its configuration");
+            let another =
+                format!("for another begin a new run: --config {} --out DIR", dir.join(rundir::CONFIG).display());
+            let keeps = "a resumed run keeps its configuration";
+            let what = format!("{key} is {there} there, and {here} here; {keeps}; {another}");
             return Err(refused(what));
         }
         for (model, seed) in runs(&cfg) {

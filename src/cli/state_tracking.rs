@@ -4,7 +4,7 @@ use super::{
     TrainArgs, fail,
     help::Presets,
     run,
-    task_flags::{ArithmeticFlags, GroupFlags, TaskFlags},
+    task_flags::{ArithmeticFlags, GroupFlags, options},
 };
 use crate::error::Error;
 use clap::Parser;
@@ -69,7 +69,7 @@ word problems of groups have reduced alone.";
 
 pub(super) fn train(args: &StateTracking) -> ExitCode {
     let name = args.task.task.as_deref();
-    let (groups, arithmetic) = (args.task.groups.options(), args.task.arithmetic.options());
+    let (groups, arithmetic) = (options(&args.task.groups), options(&args.task.arithmetic));
     let (mut task, mut preset) = (Table::new(), "groups");
     if let Some(name) = name {
         let is_group = GROUPS.contains(&name);

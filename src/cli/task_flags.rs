@@ -2,10 +2,26 @@
 
 use super::{number, whole};
 use clap::Args;
-use toml::{Table, Value};
+use serde::{Serialize, Serializer};
+use toml::Table;
+
+/// The flags that are given, under their names in `[task]`.
+pub(super) fn options(flags: &impl Serialize) -> Table {
+    Table::try_from(flags).expect("flags are numbers, names and switches")
+}
+
+/// A switch that is off says nothing.
+fn off(given: &bool) -> bool {
+    !given
+}
+
+/// A switch that turns off what it is named after in `[task]`.
+fn turned<S: Serializer>(given: &bool, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bool(!given)
+}
 
 /// Of parity.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct ParityFlags {
     /// Controlled parity: exactly K ones in each sequence, at random positions [default: each bit a fair coin]
@@ -17,7 +33,7 @@ pub(super) struct ParityFlags {
 }
 
 /// Of Dyck words.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct DyckFlags {
     /// How many types of brackets there are.
@@ -29,7 +45,7 @@ pub(super) struct DyckFlags {
 }
 
 /// Of associative recall.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct MqarFlags {
     /// The layout: zoology or published; zoology has many queries at random gaps, published "key | value" and one query at
@@ -44,6 +60,7 @@ pub(super) struct MqarFlags {
     pairs: Option<i64>,
     /// zoology: random tokens between queries, not zeros.
     #[arg(long, hide_short_help = true)]
+    #[serde(skip_serializing_if = "off")]
     random_non_queries: bool,
     /// published: how many different keys there are.
     #[arg(long, value_name = "N", value_parser = whole)]
@@ -53,14 +70,16 @@ pub(super) struct MqarFlags {
     values: Option<i64>,
     /// published: a key may come again in a sequence; its last value counts.
     #[arg(long, hide_short_help = true)]
+    #[serde(rename = "unique_keys", skip_serializing_if = "off", serialize_with = "turned")]
     repeated_keys: bool,
     /// published: every key is asked for at the end; else one.
     #[arg(long)]
+    #[serde(skip_serializing_if = "off")]
     all_queries: bool,
 }
 
 /// Of two sets.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct DisjointFlags {
     /// disjoint: how many different elements there are.
@@ -75,7 +94,7 @@ pub(super) struct DisjointFlags {
 }
 
 /// Of tasks that can be read several times.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct RepeatFlag {
     /// How often pairs or sets are read before the queries; 2: 'just read twice' [default: 1]
@@ -84,7 +103,7 @@ pub(super) struct RepeatFlag {
 }
 
 /// Of word problems of groups.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct GroupFlags {
     /// Groups: which elements are tokens: all, swaps (of two things), three (moving at most three things).
@@ -93,16 +112,17 @@ pub(super) struct GroupFlags {
 }
 
 /// Of arithmetic.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct ArithmeticFlags {
     /// modular_arithmetic_with_brackets: with multiplication.
     #[arg(long)]
+    #[serde(skip_serializing_if = "off")]
     mult: bool,
 }
 
 /// Of questions about a window of bits.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct WindowFlags {
     /// Windows: how many bits it is asked about.
@@ -113,6 +133,7 @@ pub(super) struct WindowFlags {
     asked: Option<i64>,
     /// Windows: each sequence has its own probability of a one.
     #[arg(long, hide_short_help = true)]
+    #[serde(skip_serializing_if = "off")]
     uneven: bool,
     /// Windows: a curriculum that begins with this window.
     #[arg(long, value_name = "N", value_parser = whole)]
@@ -125,21 +146,8 @@ pub(super) struct WindowFlags {
     grow_at: Option<f64>,
 }
 
-impl TaskFlags for WindowFlags {
-    fn options(&self) -> Table {
-        table([
-            ("window", self.window.map(Value::from)),
-            ("asked", self.asked.map(Value::from)),
-            ("uneven", on(self.uneven, true)),
-            ("grow_from", self.grow_from.map(Value::from)),
-            ("grow_every", self.grow_every.map(Value::from)),
-            ("grow_at", self.grow_at.map(Value::from)),
-        ])
-    }
-}
-
 /// Of in-context languages.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct IcllFlags {
     /// icll: how many letters there are.
@@ -156,19 +164,8 @@ pub(super) struct IcllFlags {
     string: Option<i64>,
 }
 
-impl TaskFlags for IcllFlags {
-    fn options(&self) -> Table {
-        table([
-            ("letters", self.letters.map(Value::from)),
-            ("nodes", self.nodes.map(Value::from)),
-            ("edges", self.edges.map(Value::from)),
-            ("string", self.string.map(Value::from)),
-        ])
-    }
-}
-
 /// Of text.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize)]
 #[command(next_help_heading = "The task")]
 pub(super) struct TextFlags {
     /// Text files in UTF-8, whose bytes are the tokens [default: Alice in Wonderland, which comes along]
@@ -177,80 +174,4 @@ pub(super) struct TextFlags {
     /// text: the part at its end that is not trained on but evaluated.
     #[arg(long, value_name = "PART", value_parser = number)]
     held_out: Option<f64>,
-}
-
-impl TaskFlags for TextFlags {
-    fn options(&self) -> Table {
-        table([("text", self.text.clone().map(Value::from)), ("held_out", self.held_out.map(Value::from))])
-    }
-}
-
-/// The flags that are given, under their names in `[task]`.
-pub(super) trait TaskFlags {
-    fn options(&self) -> Table;
-}
-
-/// A table of what there is.
-fn table<const N: usize>(given: [(&str, Option<Value>); N]) -> Table {
-    given.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))).collect()
-}
-
-/// A switch: nothing where it is off.
-fn on(given: bool, value: bool) -> Option<Value> {
-    given.then_some(Value::Boolean(value))
-}
-
-impl TaskFlags for ParityFlags {
-    fn options(&self) -> Table {
-        table([("num_ones", self.num_ones.map(Value::from)), ("modulus", self.modulus.map(Value::from))])
-    }
-}
-
-impl TaskFlags for DyckFlags {
-    fn options(&self) -> Table {
-        table([("types", self.types.map(Value::from)), ("depth", self.depth.map(Value::from))])
-    }
-}
-
-impl TaskFlags for MqarFlags {
-    fn options(&self) -> Table {
-        table([
-            ("layout", self.layout.clone().map(Value::from)),
-            ("vocab", self.vocab.map(Value::from)),
-            ("pairs", self.pairs.map(Value::from)),
-            ("keys", self.keys.map(Value::from)),
-            ("values", self.values.map(Value::from)),
-            ("random_non_queries", on(self.random_non_queries, true)),
-            ("unique_keys", on(self.repeated_keys, false)),
-            ("all_queries", on(self.all_queries, true)),
-        ])
-    }
-}
-
-impl TaskFlags for DisjointFlags {
-    fn options(&self) -> Table {
-        table([
-            ("elements", self.elements.map(Value::from)),
-            ("small", self.small.map(Value::from)),
-            ("first", self.first.clone().map(Value::from)),
-        ])
-    }
-}
-
-impl TaskFlags for RepeatFlag {
-    fn options(&self) -> Table {
-        table([("repeat", self.repeat.map(Value::from))])
-    }
-}
-
-impl TaskFlags for GroupFlags {
-    fn options(&self) -> Table {
-        table([("moves", self.moves.clone().map(Value::from))])
-    }
-}
-
-impl TaskFlags for ArithmeticFlags {
-    fn options(&self) -> Table {
-        table([("mult", on(self.mult, true))])
-    }
 }

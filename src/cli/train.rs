@@ -6,7 +6,7 @@ use super::{
     run,
     task_flags::{
         ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, IcllFlags, MqarFlags, ParityFlags, RepeatFlag,
-        TaskFlags, TextFlags, WindowFlags,
+        TextFlags, WindowFlags, options,
     },
 };
 use crate::{
@@ -91,18 +91,17 @@ pub(super) fn train(args: &Train) -> ExitCode {
 /// The task's preset, and what flags say of the task.
 fn task(args: &Train) -> Result<(&'static str, Table)> {
     let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, icll, window, groups, arithmetic } = &args.task;
-    let flags: [(&str, &dyn TaskFlags); 9] = [
-        ("text", text),
-        ("parity", parity),
-        ("dyck", dyck),
-        ("mqar", mqar),
-        ("disjoint", disjoint),
-        ("icll", icll),
-        ("window", window),
-        ("group", groups),
-        ("arithmetic", arithmetic),
+    let mut given = vec![
+        ("text", options(text)),
+        ("parity", options(parity)),
+        ("dyck", options(dyck)),
+        ("mqar", options(mqar)),
+        ("disjoint", options(disjoint)),
+        ("icll", options(icll)),
+        ("window", options(window)),
+        ("group", options(groups)),
+        ("arithmetic", options(arithmetic)),
     ];
-    let mut given: Vec<(&str, Table)> = flags.map(|(kind, flags)| (kind, flags.options())).into();
     given.retain(|(_, options)| !options.is_empty());
     let (preset, mut table) = match (task, recorded(&args.train)?) {
         (Some(name), _) => task_of(name)?,
@@ -117,7 +116,7 @@ fn task(args: &Train) -> Result<(&'static str, Table)> {
         }
         table.extend(options);
     }
-    let repeated = repeat.options();
+    let repeated = options(repeat);
     if !repeated.is_empty() && !["mqar", "disjoint"].contains(&kind.as_str()) {
         return Err(Error::Config(format!("--repeat belongs to the tasks mqar and disjoint, and this is {kind}")));
     }

@@ -122,7 +122,7 @@ pub(crate) const ABOUT: About = About {
     line: "mLSTM: exponential gates, one a head",
     parent: Some(("linear_transformer", "exponential gates, one a head")),
     transition: "f_t I",
-    state: "H K (V + 1)",
+    state: "H (K (V + 1) + 1)",
     eigenvalues: "(0, 1)",
     cost: "H K V",
     source: "arXiv 2405.04517",

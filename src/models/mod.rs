@@ -483,8 +483,18 @@ pub const TOKENS_AT_ONCE: usize = 1024;
 /// When there is none.
 pub fn find(name: &str) -> Result<Build> {
     let found = own::all().iter().find(|m| m.0 == name).map(|m| m.1);
-    found.ok_or_else(|| {
-        let near = did_you_mean(name, names());
-        Error::config(format!("unknown model '{}'{near}: `tapezoo models` lists all", brief(name, 80)))
-    })
+    found.ok_or_else(|| Error::Config(unknown(name, &names())))
+}
+
+/// The message about a name that none of these mixers and variants has.
+pub fn unknown(name: &str, known: &[&str]) -> String {
+    let near = did_you_mean(name.split(':').next().unwrap_or_default(), known.iter().copied());
+    let why = match name.split_once(':') {
+        Some((mixer, _)) if known.contains(&mixer) => {
+            format!(": expected a name alone, and settings as flags (--eigenvalues -1..1) or in [per_model.{mixer}]")
+        }
+        _ if name == "all" => ": it stands alone, for all of them".into(),
+        _ => format!("{near}: `tapezoo models` lists all"),
+    };
+    format!("unknown model '{}'{why}", brief(name, 80))
 }

@@ -103,6 +103,10 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// # Errors
 /// When it cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
+    if !path.exists() {
+        let what = "does not exist; expected a TOML file, such as the config.toml of a run directory";
+        return Err(Error::Config(format!("{}: {what}", path.display())));
+    }
     let text = files::read_text(path, files::CONFIG)?;
     text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
 }

@@ -185,6 +185,11 @@ fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let ours = || path.is_dir() && entries(path).is_ok_and(|all| all.iter().all(|entry| is_our_own(entry)));
+    let above = path.parent().filter(|above| files::is_there(&above.join(CONFIG)));
+    if let Some(above) = above.filter(|_| files::is_there(&path.join(METRICS))) {
+        let what = format!("holds a single run; expected the directory above it, {}", above.display());
+        return Err(Error::Config(format!("{}: {what}", path.display())));
+    }
     let why = match (path.exists(), ours()) {
         (false, _) => "does not exist",
         (true, false) => "is not a run directory: it has no config.toml",

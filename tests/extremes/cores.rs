@@ -9,7 +9,7 @@ use crate::{
 };
 use tapezoo::{
     autograd::{Gen, Var},
-    models::{Form, delta_net, gated_delta_net, kda, linear_transformer, memories::gated, mlstm, slstm},
+    models::{Form, delta_net, delta_product, gated_delta_net, kda, linear_transformer, memories::gated, mlstm, slstm},
     ops::{erase_write::two_keys, words::insert_axis},
     tensor::Tensor,
 };
@@ -23,6 +23,7 @@ const SIZES: &[f64] = &[1e-30, 1e-12, 1e-4, 1e4, 1e8];
 pub fn all() -> Vec<(&'static str, Draw)> {
     vec![
         ("delta_rule", Box::new(delta)),
+        ("delta_product", Box::new(product)),
         ("gated_delta_rule", Box::new(gated_delta)),
         ("kda", Box::new(|g, z| fading_delta(g, z, false))),
         ("erase_write", Box::new(|g, z| fading_delta(g, z, true))),
@@ -117,6 +118,28 @@ fn delta(g: &mut Gen, z: Size) -> Core {
         forms: scans(z),
         run: formula(move |x, form| {
             let (o, s) = delta_net::sequence([x[0], x[1], x[2], x[3]], x[4], scale, form);
+            vec![o, s]
+        }),
+        what,
+    }
+}
+
+/// Two steps of the delta rule per token, whose k, v and β lie side by side: [B, T, 2 H, ..].
+fn product(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let Size { b, t, h, k, v, .. } = z;
+    let mut inputs = delta_inputs(g, Size { h: 2 * h, ..z }, &mut what).0;
+    inputs[0].value = rows(g, "q", [b, t, h, k], SIZES, &mut what);
+    inputs[4].value = state(g, [b, h, k, v]);
+    Core {
+        deep: false,
+        inputs,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let (key, value, beta) = ([b, 2 * t, h, k], [b, 2 * t, h, v], [b, 2 * t, h]);
+            let steps = [x[0], x[1].reshape(key), x[2].reshape(value), x[3].reshape(beta)];
+            let (o, s) = delta_product::sequence(steps, x[4], 2, 0.5, form);
             vec![o, s]
         }),
         what,

@@ -2,13 +2,30 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // Few tests need all of it.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
 
 /// One of the programs, by its name as a subcommand or as a program of its own.
 pub fn program(name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapezoo"));
     command.arg(name);
     command
+}
+
+/// Status, standard output and standard error.
+pub fn outcome(output: Output) -> (Option<i32>, String, String) {
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    (output.status.code(), stdout, stderr)
+}
+
+/// Run a command line, whose words are separated by spaces.
+pub fn run(line: &str) -> Ran {
+    let mut words = line.split_whitespace();
+    Ran::of(program(words.next().unwrap()).args(words).output().unwrap())
 }
 
 /// The words of an error about a key as this command line makes them: `train_len 7` is `--train-len 7` if a flag sets
@@ -30,6 +47,13 @@ pub struct Ran {
     pub stderr: String,
 }
 
+impl Ran {
+    pub fn of(output: Output) -> Ran {
+        let (status, stdout, stderr) = outcome(output);
+        Ran { status, stdout, stderr }
+    }
+}
+
 impl Place {
     pub fn new() -> Place {
         Place(tempfile::tempdir().unwrap())
@@ -42,10 +66,7 @@ impl Place {
     /// Run a command line, whose words are separated by spaces, in this directory.
     pub fn run(&self, line: &str) -> Ran {
         let mut words = line.split_whitespace();
-        let output = program(words.next().unwrap()).args(words).current_dir(self.0.path()).output().unwrap();
-        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(!stderr.contains("panicked"), "{line}: {stderr}");
-        Ran { status: output.status.code(), stdout, stderr }
+        Ran::of(program(words.next().unwrap()).args(words).current_dir(self.0.path()).output().unwrap())
     }
 
     /// A file with this text; its path.

@@ -21,8 +21,8 @@ use tapezoo::{
     train::{Trainer, config::TrainConfig},
 };
 
-/// The trainer, and its configuration.
-type Made = (TrainConfig, Trainer);
+/// The configuration, its trainer, and the origin of the weights before the first step.
+type Made = (TrainConfig, Trainer, &'static str);
 
 thread_local! {
     static GIVEN: RefCell<Vec<u8>> = const { RefCell::new(vec![]) };
@@ -64,7 +64,7 @@ pub extern "C" fn make() -> bool {
         let (task, parameters) = (cfg.task.shared(), trainer.model().params().len());
         let about = json!({ "mixer": cfg.model.mixer, "task": task.title(), "legend": task.legend(), "steps": cfg.steps,
             "parameters": parameters, "blocks": cfg.model.layers });
-        MADE.set(Some((cfg, trainer)));
+        MADE.set(Some((cfg, trainer, "Random weights, not trained yet.")));
         Ok(about)
     })
 }
@@ -75,10 +75,11 @@ pub extern "C" fn make() -> bool {
 pub extern "C" fn load() -> bool {
     answered(|| {
         let bytes = GIVEN.take();
-        made(|(cfg, trainer)| {
+        made(|(cfg, trainer, weights)| {
             let mut model = Model::new(&cfg.model, cfg.seed, cfg.dtype)?;
             model.load_bytes(&bytes, "the weights")?;
             *trainer = Trainer::with(cfg, model, cfg.task.shared(), cfg.seed)?;
+            *weights = "Weights that were trained before.";
             Ok(Value::Null)
         })
     })
@@ -89,7 +90,7 @@ pub extern "C" fn load() -> bool {
 pub extern "C" fn step(n: u32) -> f64 {
     let mut loss = f64::NAN;
     let went_well = answered(|| {
-        made(|(_, trainer)| {
+        made(|(_, trainer, _)| {
             for _ in 0..n {
                 loss = trainer.step()?.loss;
             }
@@ -102,14 +103,14 @@ pub extern "C" fn step(n: u32) -> f64 {
 /// The number of steps taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn steps() -> u32 {
-    MADE.with_borrow(|made| made.as_ref().map_or(0, |(_, trainer)| trainer.steps() as u32))
+    MADE.with_borrow(|made| made.as_ref().map_or(0, |(_, trainer, _)| trainer.steps() as u32))
 }
 
 /// Answers with the accuracy at each length, `[[length, accuracy], …]`. Whether that went well.
 #[unsafe(no_mangle)]
 pub extern "C" fn evaluate() -> bool {
     answered(|| {
-        made(|(_, trainer)| {
+        made(|(_, trainer, _)| {
             let (accuracy, _) = trainer.evaluate()?;
             Ok(accuracy.iter().map(|(len, share)| json!([len.to_string(), share])).collect())
         })
@@ -121,7 +122,7 @@ pub extern "C" fn evaluate() -> bool {
 /// the numbers of all steps. Whether that went well.
 #[unsafe(no_mangle)]
 pub extern "C" fn trace() -> bool {
-    answered(|| made(|(cfg, trainer)| told(cfg, trainer)))
+    answered(|| made(|(cfg, trainer, _)| told(cfg, trainer)))
 }
 
 /// Run the model as it is over the sequence in the buffer, as [`trace`] does. Answers with the data of the inspector's
@@ -129,10 +130,13 @@ pub extern "C" fn trace() -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn inspect() -> bool {
     answered(|| {
-        made(|(cfg, trainer)| {
+        made(|(cfg, trainer, weights)| {
             let (input, trace) = traced(cfg, trainer)?;
             let tensor = |_: usize, _: &str, series: &Series, _: bool| json!({ "shape": series.shape, "numbers": series.data, "width": series.width() });
-            let about = format!("Trained here for {} steps.", trainer.steps());
+            let about = match trainer.steps() {
+                0 => (*weights).to_string(),
+                n => format!("Trained here for {n} steps."),
+            };
             let run = shown::run(&cfg.model.mixer, &about, trainer.model(), &trace, &input, &tensor);
             Ok(shown::page(&*cfg.task.shared(), &input, vec![run], json!([])))
         })

@@ -21,10 +21,7 @@ impl TrainConfig {
         let known: Vec<&str> = mixers.iter().copied().chain(variants).collect();
         expect(!self.models.is_empty(), || "models []: expected at least one; `tapezoo models` lists all".into())?;
         for (i, name) in self.models.iter().enumerate() {
-            expect(known.contains(&name.as_str()), || {
-                let near = did_you_mean(name, known.iter().copied());
-                format!("unknown model '{}'{near}: `tapezoo models` lists all", brief(name, 80))
-            })?;
+            expect(known.contains(&name.as_str()), || models::unknown(name, &known))?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
         for (name, own) in &self.per_model {

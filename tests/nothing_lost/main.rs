@@ -3,12 +3,15 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
+#[path = "../program/mod.rs"]
 mod program;
+mod signals;
+mod together;
 
-use program::{Place, Ran};
+use program::{Place, Ran, outcome};
 use std::{
     env, fs,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -26,11 +29,6 @@ impl Place {
     }
 }
 
-fn ended(output: Output) -> (Option<i32>, String, String) {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
 fn wait_for(child: &mut Child, what: impl Fn() -> bool) {
     let start = Instant::now();
     while !what() {
@@ -44,7 +42,7 @@ fn wait_for(child: &mut Child, what: impl Fn() -> bool) {
 fn signalled(child: Child, name: &str) -> (Option<i32>, String, String, Duration) {
     let start = Instant::now();
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-    let (status, stdout, stderr) = ended(child.wait_with_output().unwrap());
+    let (status, stdout, stderr) = outcome(child.wait_with_output().unwrap());
     (status, stdout, stderr, start.elapsed())
 }
 
@@ -126,7 +124,7 @@ fn a_run_whose_directory_is_gone_says_so() {
     let mut child = place.start(&format!("{LONG} --out run"));
     wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
     fs::rename(place.at("run"), place.at("moved")).unwrap();
-    let (status, table, said) = ended(child.wait_with_output().unwrap());
+    let (status, table, said) = outcome(child.wait_with_output().unwrap());
     assert_eq!(status, Some(1), "{said}");
     says(&(table + &said), &["run/lstm-seed0", "removed or replaced", "cannot be saved"]);
 
@@ -153,7 +151,7 @@ fn in_a_directory_that_was_replaced_no_further_run_begins() {
     wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
     fs::rename(place.at("run"), place.at("moved")).unwrap();
     fs::create_dir(place.at("run")).unwrap();
-    let (status, table, said) = ended(child.wait_with_output().unwrap());
+    let (status, table, said) = outcome(child.wait_with_output().unwrap());
     assert_eq!(status, Some(1), "{said}");
     says(&(table + &said), &["removed or replaced", "this run is not begun"]);
     assert_eq!(fs::read_dir(place.at("run")).unwrap().count(), 0);
@@ -170,55 +168,6 @@ fn what_cannot_be_saved_is_not_said_to_be() {
     let (status, _, said, _) = signalled(child, "-TERM");
     assert_eq!(status, Some(143), "{said}");
     says(&said, &["0 of 1 runs are finished", "1 stopped with an error", "not saved: run/lstm-seed0", "begins anew"]);
-}
-
-#[test]
-fn a_signal_ends_a_long_step_and_a_hangup_saves() {
-    let place = Place::new();
-    let mut child = place.start(&format!("{LONG} --out run"));
-    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
-    let (status, _, said, took) = signalled(child, "-HUP");
-    assert_eq!(status, Some(129), "{said}");
-    says(&said, &["error: SIGHUP", "0 of 1 runs are finished, 1 saved", "--resume run"]);
-    assert!(took < Duration::from_secs(2), "{took:?}");
-
-    // Under nohup, the terminal may close.
-    let exe = env!("CARGO_BIN_EXE_tapezoo");
-    let mut ignoring = Command::new("sh");
-    ignoring.arg("-c").arg(format!("trap '' HUP; exec {exe} parity {LONG} --out ignoring")).current_dir(place.0.path());
-    let mut child = ignoring.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for(&mut child, || place.at("ignoring/lstm-seed0/metrics.jsonl").exists());
-    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
-    thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it heeded a signal that was to be ignored");
-    assert_eq!(signalled(child, "-TERM").0, Some(143));
-
-    // One step that takes minutes.
-    let long = "--models lstm --seeds 1 --steps 3 --train-len 60000 --batch 16 --width 64 --eval-lens 8 --threads 1";
-    let mut child = place.start(&format!("{long} --micro-batches 1 --out step"));
-    wait_for(&mut child, || place.at("step/lstm-seed0/metrics.jsonl").exists());
-    let (status, _, said, took) = signalled(child, "-INT");
-    assert_eq!(status, Some(130), "{said}");
-    says(&said, &["error: SIGINT", "0 of 1 runs are finished, 1 abandoned", "begins anew"]);
-    assert!(took < Duration::from_secs(2), "{took:?}");
-}
-
-/// `timeout` signals its child, and then the child's group: one request in two signals. A later signal is another
-/// request.
-#[test]
-fn two_signals_at_once_are_one_request() {
-    let place = Place::new();
-    let kill = |child: &Child| assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    for gap in [0, 5, 60] {
-        let mut child = place.start(&format!("{} --out run{gap}", LONG.replace("0.05", "1000")));
-        wait_for(&mut child, || place.at(&format!("run{gap}/lstm-seed0/metrics.jsonl")).exists());
-        kill(&child);
-        thread::sleep(Duration::from_millis(gap));
-        let (status, _, said, _) = signalled(child, "-TERM");
-        assert_eq!(status, Some(143), "{said}");
-        says(&said, &["error: SIGTERM", "1 saved"]);
-        assert!(place.at(&format!("run{gap}/lstm-seed0/checkpoint.safetensors")).exists());
-    }
 }
 
 /// `--force` deletes runs, and nothing that only has the name of one of their files.
@@ -241,105 +190,16 @@ fn force_deletes_nothing_of_others() {
 }
 
 #[test]
-fn a_signal_during_an_evaluation_loses_nothing() {
-    let place = Place::new();
-    fs::write(place.at("long.toml"), "eval_batches = 500\neval_every = 3\nlog_every = 2\ncheckpoint_every = 0.0")
-        .unwrap();
-    let flags = "--config long.toml --models lstm --seeds 1 --steps 9 --train-len 8 --batch 8 --width 16 --eval-lens 16 \
-        --threads 1";
-    assert_eq!(place.run(&format!("parity {flags} --out whole")).status, Some(0));
-    let mut next = format!("{flags} --out torn");
-    let mut stops = 0;
-    loop {
-        let mut child = place.start(&next);
-        next = "--resume torn --threads 1".into();
-        // Longer and longer, or a busy machine would never come to the end of an evaluation.
-        thread::sleep(Duration::from_millis(60 + 40 * stops + 5 * stops * stops));
-        if child.try_wait().unwrap().is_some() {
-            break;
-        }
-        let (status, _, said, took) = signalled(child, "-TERM");
-        if status == Some(0) {
-            break;
-        }
-        stops += 1;
-        // In its first moments it has no handler yet, and the signal itself ends it.
-        assert!([Some(143), None].contains(&status), "{status:?}: {said}");
-        assert!(took < Duration::from_secs(2) && stops < 40, "{took:?}, {stops} stops");
-        if !place.at("torn/config.toml").exists() {
-            next = format!("{flags} --out torn");
-        }
-    }
-    assert!(stops > 1, "too quick");
-    for file in ["metrics.jsonl", "weights.safetensors"] {
-        let read = |dir: &str| fs::read(place.at(dir).join("lstm-seed0").join(file)).unwrap();
-        assert!(read("whole") == read("torn"), "{file}");
-    }
-}
-
-#[test]
-fn without_a_directory_a_signal_prints_what_is_finished() {
-    let place = Place::new();
-    let flags = LONG.replace("--models lstm", "--config two.toml --models lstm,gpt").replace("--steps 1000000", "");
-    let flags = flags.replace("--threads 1", "--threads 2");
-    fs::write(place.at("two.toml"), "steps = 20\n[per_model.gpt]\nsteps = 100000000").unwrap();
-    // Longer and longer: on a busy machine the short run needs its time.
-    let ended = [700, 3000, 12000].map(Duration::from_millis).into_iter().map(|until| {
-        let child = place.start(&flags);
-        thread::sleep(until);
-        signalled(child, "-TERM")
-    });
-    let (status, table, said, took) =
-        ended.into_iter().find(|(.., said, _)| said.contains("1 of 2")).expect("no short run was over");
-    assert_eq!(status, Some(143), "{said}");
-    says(&said, &["error: SIGTERM: 1 of 2 runs are finished", "nothing is kept of the others without --out"]);
-    assert!(table.starts_with("model") && table.contains("\nlstm ") && !table.contains("gpt"), "{table}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
-}
-
-#[test]
-fn two_sweeps_at_once_share_the_runs() {
-    let place = Place::new();
-    let grid = "train_len = 8\neval_lens = [8]\nbatch = 4\nsteps = 300\nmodel = { width = 8, mlp = 8 }\n\
-        [grid]\nmodels = ['lstm']\nseed = [5, 6, 7]\nlr = [0.001, 1e-2]\n";
-    fs::write(place.at("grid.toml"), grid).unwrap();
-    let sweep = || place.command("sweep", "grid.toml --jobs 1").spawn().unwrap();
-    let both = [sweep(), sweep()].map(|child| ended(child.wait_with_output().unwrap()));
-    for (status, table, said) in both {
-        assert_eq!(status, Some(0), "{said}");
-        assert!(table.contains("6 runs finished, 0 failed, 0 to do") && !said.contains("stopped"), "{table}{said}");
-    }
-    for point in ["lr=0.001", "lr=0.01"] {
-        let table = fs::read_to_string(place.at("runs/grid").join(point).join("table.txt")).unwrap();
-        assert!(table.contains("lstm") && !table.contains("stopped"), "{table}");
-        let results = fs::read_to_string(place.at("runs/grid").join(point).join("results.json")).unwrap();
-        assert_eq!(results.matches("\"seed\"").count(), 3);
-    }
-}
-
-/// `--force` deletes no run that another process, of any program, is working on.
-#[test]
-fn force_deletes_nothing_that_is_at_work() {
-    let place = Place::new();
-    let mut child = place.start(&format!("{LONG} --out run"));
-    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
-    let Ran { status, stderr: said, .. } = place.run(&format!("parity {SHORT} --out run --force"));
-    assert_eq!(status, Some(2));
-    says(&said, &["another process", "at work"]);
-    // As if the directory itself were not locked, as for the points of a sweep.
-    fs::remove_file(place.at("run/lock")).unwrap();
-    let Ran { status, stderr: said, .. } = place.run(&format!("parity {SHORT} --out run --force"));
-    assert_eq!(status, Some(2));
-    says(&said, &["run/lstm-seed0", "another process is at work on this run"]);
-    assert!(place.at("run/config.toml").exists());
-    let (status, _, said, _) = signalled(child, "-TERM");
-    assert!(status == Some(143) && said.contains("1 saved"), "{said}");
-}
-
-#[test]
 fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     let place = Place::new();
     assert_eq!(place.run(&format!("parity {SHORT} --out run")).status, Some(0));
+    // As a process leaves it that is killed between its result and the end of its work.
+    let left = ["checkpoint.safetensors", "metrics.jsonl.0123456789abcdef.tmp"];
+    let left = left.map(|name| place.at("run/lstm-seed0").join(name));
+    left.iter().for_each(|path| fs::write(path, "left").unwrap());
+    assert_eq!(place.run("parity --resume run").status, Some(0));
+    assert!(left.iter().all(|path| !path.exists()), "leftovers stay");
+
     let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
     fs::write(place.at("run/config.toml"), config.replace("lr = 0.005", "lr = 0.006")).unwrap();
     let Ran { status, stdout: table, stderr: said } = place.run("parity --resume run");
@@ -407,29 +267,6 @@ fn every_program_says_which_build_it_is() {
     let made_by = fs::read_to_string(place.at("run/made_by.txt")).unwrap();
     assert!(made_by.starts_with("20") && made_by.contains(text.lines().next().unwrap()), "{made_by}\n{text}");
     says(&made_by, &["; kernels "]);
-}
-
-/// An evaluation that takes minutes, at the end or in between: all steps before it are kept.
-#[test]
-fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
-    let place = Place::new();
-    let flags = "--models gpt --seeds 1 --train-len 8 --batch 4 --width 16 --threads 1 --eval-lens 20000";
-    for (name, more, step) in [("end", "--steps 6", 6), ("way", "--steps 6 --eval-every 4", 4)] {
-        let mut child = place.start(&format!("{flags} {more} --micro-batches 1 --out {name}"));
-        wait_for(&mut child, || {
-            fs::read_to_string(place.at(&format!("{name}/gpt-seed0/metrics.jsonl"))).is_ok_and(|m| !m.is_empty())
-        });
-        thread::sleep(Duration::from_millis(300));
-        let (status, _, said, took) = signalled(child, "-TERM");
-        assert_eq!(status, Some(143), "{said}");
-        says(&said, &["0 of 1 runs are finished, 1 saved", &format!("--resume {name}")]);
-        assert!(!said.contains("step") && took < Duration::from_secs(2), "{took:?}: {said}");
-        let path = place.at(&format!("{name}/gpt-seed0/checkpoint.safetensors"));
-        assert_eq!(tapezoo::train::checkpoint::about(&path).map(|about| about.step), Some(step));
-    }
-    let child = place.start(&format!("{flags} --steps 6 --micro-batches 1"));
-    thread::sleep(Duration::from_millis(600));
-    says(&signalled(child, "-TERM").2, &["in the middle of an evaluation", "nothing of it is kept"]);
 }
 
 /// `--out` writes to a pipe, and through a link, and leaves both what they are.
@@ -501,40 +338,4 @@ fn a_recorded_configuration_that_is_empty_is_not_the_default_experiment() {
     place.write("run/config.toml", "");
     place.refuses("parity --resume run", &["run/config.toml", "not the configuration of a run"]);
     assert!(place.at("run/lstm-seed0/weights.safetensors").exists() && !place.at("run/gpt-seed0").exists());
-}
-
-/// A point that is named '.' belongs to its sweep as well, and no run goes among the points.
-#[test]
-fn a_sweep_is_not_written_over() {
-    let place = Place::new();
-    let run = format!("parity {}", LONG.replace("1000000", "1"));
-    assert_eq!(place.run(&place.with_file(SWEEP, "sweep FILE --out all")).status, Some(0));
-    place.refuses(&format!("{run} --out all --force"), &["--out all", "holds a sweep"]);
-    let lock = fs::File::create(place.at("all/lock")).unwrap();
-    lock.lock_shared().unwrap();
-    let weights = place.at("all/lr=0.01/lstm-seed0/weights.safetensors");
-    for (from, out) in [(place.at(""), "all/lr=0.01"), (place.at("all/lr=0.01"), ".")] {
-        let line = format!("{run} --out {out} --force");
-        let mut words = line.split_whitespace();
-        let mut program = program::program(words.next().unwrap());
-        let (status, _, said) = ended(program.args(words).current_dir(from).output().unwrap());
-        assert!(status == Some(2) && weights.exists(), "{out}: {said}");
-        says(&said, &["another process is at work"]);
-    }
-}
-
-/// One that leaves a sweep has its lock alone for a moment.
-#[test]
-fn a_sweep_begins_while_another_process_leaves_it() {
-    let place = Place::new();
-    fs::create_dir(place.at("all")).unwrap();
-    let lock = fs::File::create(place.at("all/lock")).unwrap();
-    lock.lock().unwrap();
-    let leaves = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(300));
-        drop(lock);
-    });
-    let ran = place.run(&place.with_file(SWEEP, "sweep FILE --out all"));
-    leaves.join().unwrap();
-    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
 }
