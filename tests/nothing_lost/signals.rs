@@ -42,7 +42,7 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     let mut child = place.start(&format!("{long} --micro-batches 1 --out twice"));
     wait_for(&mut child, || place.at("twice/lstm-seed0/metrics.jsonl").exists());
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(700));
     let (status, _, said, _) = signalled(child, "-TERM");
     assert!(status == Some(143) && !said.contains("error"), "{status:?}: {said}");
 }
