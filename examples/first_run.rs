@@ -1,6 +1,6 @@
 //! How long a first run of `parity` waits for NVRTC: the kernels that it needs compiled, each with its time, all of them one
-//! after another, and side by side on the cores of this machine; for more cores, the time that they take
-//! if each core begins with the longest that is left. The run is rehearsed on the emulator, and compiled for an H100: this takes NVRTC
+//! after another, and side by side on the cores of this machine; for more cores, the time that they take if each core
+//! compiles the longest that is left. The run is rehearsed on the emulator, and compiled for an H100: this takes NVRTC
 //! (`TAPEZOO_CUDA_LIBS`) and no GPU.
 //!
 //! ```sh

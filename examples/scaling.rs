@@ -45,7 +45,7 @@ const LONGEST_QUADRATIC: usize = 2048;
 const LONGEST_CACHE: usize = 16384;
 /// A line of a figure ends when a step takes this many ms.
 const PATIENCE: f64 = 20_000.0;
-/// And when the next point may take more bytes than this.
+/// It also ends when the next point may take more bytes than this.
 const MOST: f64 = 12e9;
 /// The time of a streamed token is the median over this many tokens.
 const LAST: usize = 200;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Opens the inspector's page of the mixers of docs/mixers.md in a headless Chromium: steps by keyboard and click, compares the numbers
-# on the page with the JSON and safetensors beside it, and takes screenshots, wide and narrow, light and dark.
+# Opens the inspector's page of each mixer of docs/mixers.md in a headless Chromium: steps by keyboard and click,
+# compares the numbers on the page with the JSON and safetensors beside it, and takes screenshots, wide and narrow,
+# light and dark.
 #
 #   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
 #

@@ -2,7 +2,8 @@
 # Time and memory per token up to 65,536 tokens, in training and streamed: figures into docs/figures/, tables into
 # docs/performance.md between their marks.
 #
-#   scripts/scaling.sh [LONGEST]      LONGEST: 65536 if absent; hours and up to 12 GB
+#   scripts/scaling.sh [LONGEST]      LONGEST: 65536 if absent. A line of a figure ends when a step takes 20 s, or the
+#                                     next may take 12 GB.
 set -euo pipefail
 case ${1-} in -h | --help)
   sed -n '2,$s/^# \{0,1\}//p' "$0"

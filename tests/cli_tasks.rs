@@ -5,7 +5,7 @@
 mod program;
 mod texts;
 
-use program::{as_typed, run};
+use program::{Place, as_typed, run};
 use serde_json::Value;
 use std::fs;
 use texts::contains;
@@ -263,6 +263,17 @@ fn lengths_and_numbers_of_samples_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn switches_of_a_task_are_keys_of_its_configuration() {
+    let place = Place::new();
+    let task = "--layout published --keys 8 --values 8 --all-queries --repeated-keys --train-len 20 --eval-lens 20";
+    place.prints(&format!("mqar {task} {SMALL} --seeds 1 --out run"));
+    let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
+    for key in ["all_queries = true", "unique_keys = false", "keys = 8"] {
+        contains(&config, key);
+    }
+}
+
+#[test]
 fn help_teaches() {
     for (name, words) in [
         ("parity", &["--num-ones", "published: 40000"][..]),
@@ -277,5 +288,6 @@ fn help_teaches() {
         for word in words.iter().chain(&["Examples:", "--show", "--eval-lens"]) {
             assert!(help.contains(word), "{name}: no '{word}' in:\n{help}");
         }
+        assert!(!help.contains("name ="), "{name}: a table in:\n{help}");
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release --example timing -- cores --device cuda              all cores, forward and backward
 //! cargo run --release --example timing -- cores attention --dtype bf16     one of them
-//! cargo run --release --example timing -- steps --device cuda              the training step of each model of the default preset
+//! cargo run --release --example timing -- steps --device cuda              training steps of the default preset
 //! cargo run --release --example timing -- cores --device emulated --tiny   whether all of this works
 //! ```
 //!

@@ -33,8 +33,8 @@ pub fn index(trains: bool) -> String {
                 "complex pair turns it."
             }
             p {
-                "Where the eigenvalues of a transition are the same for every token, or real and not negative, no weights track parity at "
-                "every length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
+                "Where the eigenvalues of a transition are the same for every token, or real and not negative, no weights track "
+                "parity at every length; products of reflections permute. Some mixers have a switch, " code { "--eigenvalues -1..1" } ", with "
                 "which their states can flip. What can be learned is another matter than what can be expressed: "
                 code { "docs/zoo_results.md" } " has what training found."
             }

@@ -81,7 +81,9 @@ pub fn page(mixer: &str, calls: &[Called], scripts: Option<&[String]>) -> String
             }
             section #try aria-labelledby="h-try" {
                 h2 #h-try { "Train it here" }
-                @if let Some(scripts) = scripts { (lab(mixer, scripts.contains(&trained_file(mixer)))) } @else { (no_library()) }
+                @if let Some(scripts) = scripts {
+                    (lab(mixer, scripts.contains(&trained_file(mixer))))
+                } @else { (no_library()) }
             }
         }
     };
@@ -150,7 +152,9 @@ fn measured(mixer: &str) -> Markup {
     lines.retain(|line| !line.1.is_empty());
     html! {
         div.measured { @for figure in cost::figures(&lines) { div { (figure.inline()) } } }
-        p { @for (style, line) in lines.iter().enumerate() { span.key { span class={ "dot s" (style) } {} (line.0) ", " (line.1[0].form) } " " } }
+        p { @for (style, (name, costs)) in lines.iter().enumerate() {
+            span.key { span class={ "dot s" (style) } {} (name) ", " (costs[0].form) } " "
+        } }
         p.soft {
             "One block of width 16, batch 1, one thread, each in its fastest form: the fastest of some steps, and the memory by "
             "which the process has grown. Measured by " code { (COMMAND) } " with " (build) " on " (processor) "."

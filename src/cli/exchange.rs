@@ -41,7 +41,8 @@ use std::{
 /// with `tapezoo inspect --checkpoint DIR`; with --out FILE.safetensors it is a file for `Model::open` in a program.
 #[derive(Parser)]
 #[command(name = "import", version = crate::stamp::version(),
-    override_usage = "tapezoo import <FILE> --from <PACKAGE> --models <MIXER> --out <DIR|FILE>", after_help = format!("{IMPORTS}\n\n{STATUS}"),
+    override_usage = "tapezoo import <FILE> --from <PACKAGE> --models <MIXER> --out <DIR|FILE>",
+    after_help = format!("{IMPORTS}\n\n{STATUS}"),
     after_long_help = format!("{}\n\n{IMPORTS}\n\n{STATUS}", equals()))]
 pub(super) struct Import {
     /// A safetensors file; of torch.save make one with safetensors.torch.save_file(module.state_dict(), FILE)
@@ -344,9 +345,8 @@ pub(super) fn export(args: &Export) -> ExitCode {
 /// The file, and what is to be said.
 fn exported(args: &Export) -> Result<(Vec<u8>, String)> {
     not_itself(&args.checkpoint, &args.out)?;
-    if !args.checkpoint.exists() {
-        let what = "does not exist; expected a run directory, or a safetensors file";
-        return Err(Error::Config(format!("{}: {what}", args.checkpoint.display())));
+    if !is_there(&args.checkpoint) {
+        return Err(Error::format(&args.checkpoint, "does not exist; expected a run directory, or a safetensors file"));
     }
     let (model, doubts) = if args.checkpoint.is_dir() {
         let source = source::checkpoint(&args.checkpoint)?;

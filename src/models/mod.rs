@@ -493,7 +493,6 @@ pub fn unknown(name: &str, known: &[&str]) -> String {
         Some((mixer, _)) if known.contains(&mixer) => {
             format!(": expected a name alone, and settings as flags (--eigenvalues -1..1) or in [per_model.{mixer}]")
         }
-        _ if name == "all" => ": it stands alone, for all of them".into(),
         _ => format!("{near}: `tapezoo models` lists all"),
     };
     format!("unknown model '{}'{why}", brief(name, 80))

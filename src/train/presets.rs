@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result, brief, did_you_mean},
     files, tasks,
 };
-use std::path::Path;
+use std::{io::ErrorKind, path::Path};
 use toml::{Table, Value};
 
 /// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset`
@@ -103,11 +103,12 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// # Errors
 /// When it cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
-    if !path.exists() {
-        let what = "does not exist; expected a TOML file, such as the config.toml of a run directory";
-        return Err(Error::Config(format!("{}: {what}", path.display())));
-    }
-    let text = files::read_text(path, files::CONFIG)?;
+    let text = files::read_text(path, files::CONFIG).map_err(|e| match e {
+        Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+            Error::format(path, "does not exist; expected a TOML file, such as the config.toml of a run directory")
+        }
+        other => other,
+    })?;
     text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
 }
 

@@ -21,7 +21,10 @@ impl TrainConfig {
         let known: Vec<&str> = mixers.iter().copied().chain(variants).collect();
         expect(!self.models.is_empty(), || "models []: expected at least one; `tapezoo models` lists all".into())?;
         for (i, name) in self.models.iter().enumerate() {
-            expect(known.contains(&name.as_str()), || models::unknown(name, &known))?;
+            expect(known.contains(&name.as_str()), || match name.as_str() {
+                "all" => "unknown model 'all': it stands alone, for all of them".into(),
+                name => models::unknown(name, &known),
+            })?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
         for (name, own) in &self.per_model {
