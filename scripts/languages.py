@@ -125,7 +125,7 @@ def scores(n, lengths, task, sequences):
     return {length: (right / count, off / count) for length, (count, right, off) in totals.items()}
 
 
-def page():
+def page(grams=range(HEADS + 1)):
     """A row for each model and each n-gram: accuracy and distance at the shortest and the longest length, alone and with heads."""
     none = {"title": "icll", "why": "", "can": [], "cannot": []}
     models = tomllib.loads((zoo.CONFIGS / "models.toml").read_text())["models"]
@@ -136,7 +136,7 @@ def page():
     cell = lambda learned, model, n: zoo.score(learned.median(model, n)) if model in learned.models else ""
     rows = [[zoo.shown(m), *(cell(of, m, n) for _, *both in kinds for n in lengths for of in both)] for m in models]
     task = tomllib.loads((zoo.CONFIGS / "icll.toml").read_text())["task"]
-    for n in range(HEADS + 1):
+    for n in grams:
         found = scores(n, [int(length) for length in lengths], task, SEQUENCES)
         cells = (cell for kind in (0, 1) for length in lengths for cell in (zoo.score(found[int(length)][kind]), ""))
         rows.append([f"*what followed the last {n} symbols*" if n > 1 else "*what followed the last symbol*" if n else "*frequencies of letters*", *cells])

@@ -12,7 +12,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
+import crossing
 import languages
+import recall
+import swaps
 import zoo
 from marks import insert, parts
 from results import Kept, Page, Results, SoFar, build, figure
@@ -107,7 +110,14 @@ def made(name, root, figures, small=False, **more):
         of = [data[entry.runs.index(run)].path for run in runs]
         figure(PROGRAM, of, models, ending, title, labels, f"{figures}/{file}")
     data = [Page(PROGRAM, page.split(), f"{SCRATCH}/{name}") for page in pages] or data
-    return f"{entry.write(*data)}\n\n{line}\n"
+    return block(name, data, line)
+
+
+def block(name, data, line):
+    """What stands between an entry's marks: its figures, its table, and where both are from."""
+    entry = ENTRIES[name]
+    drawn = "\n".join(f"![{title}](figures/{file})" for file, _, _, _, title, _ in entry.figures)
+    return "\n\n".join(part for part in (drawn, entry.write(*data), line) if part) + "\n"
 
 
 def marks(name):
@@ -154,10 +164,27 @@ def audit():
                 if not re.search(pattern, block) and name != "gpu":
                     wrong.append(f"{document}: {name} does not say {what}")
             text = text.replace(block, "\n")
+        for figure in re.findall(r"!\[[^]]*\]\(figures/(.*?)\)", text):
+            if not figure.startswith("mixer_"):
+                wrong.append(f"{document}: {figure} stands outside of the marks of its entry")
         for row in re.findall(r"(?m)^\| (.*)\n\|-", text):
             if not any(row.startswith(begin) for begin in BY_HAND.get(document, [])):
                 wrong.append(f"{document}: the table '{row[:40]}…' has no marks, and is not in BY_HAND of scripts/tables.py")
     return wrong
+
+
+def stored():
+    """The blocks that are made of results in the repository, and are not what their scripts make of them now. The rows of
+    n-grams, which stand in italics and take half a minute, are left out."""
+    zoo_page = "docs/zoo_results.md"
+    again = [(zoo_page, "zoo.py", zoo.page()), (zoo_page, "zoo.py, task by task,", zoo.details()), (zoo_page, "languages.py", languages.page(()))]
+    again += [(zoo_page, f"{of.__name__}.py", of.page()) for of in (recall, crossing, swaps)]
+    for name in (name for name, entry in ENTRIES.items() if entry.rows):
+        kept = [Kept(file) for run in ENTRIES[name].runs if os.path.exists(file := f"{KEPT}/{run}.json")]
+        again.append((ENTRIES[name].document, marks(name), block(name, kept, stamp_of_rows(name, kept))))
+    lines = lambda text: [line for line in text.strip().splitlines() if not line.startswith("| *")]
+    return [f"{document}: the part of '{script}' is not what it makes of the results in docs/; write it again"
+            for document, script, text in again if lines(parts(document, script)[1]) != lines(text)]
 
 
 def check():
@@ -172,7 +199,7 @@ def check():
         print(f"{name}: {'differs' if found else 'as written'}, to {entry.check}; {time.monotonic() - begun:.0f} s", flush=True)
         return [f"{entry.document}: {name}: {line} (±{entry.check}); if it is meant, scripts/reproduce.sh {name}" for line in found]
 
-    wrong = audit() + zoo.check() + languages.check()
+    wrong = audit() + stored() + zoo.check() + languages.check()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(again, [name for name, entry in ENTRIES.items() if entry.check is not None]):
             wrong += found

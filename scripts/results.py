@@ -164,11 +164,48 @@ def figure(program, runs, models, ending, title, names, path):
     shutil.rmtree(scratch)
 
 
+def curves(program, rows, x_label, title, path):
+    """The figure of `tapezoo report` of numbers that many runs left: rows {name: {x: [the number of each seed]}}, x whole numbers.
+    They are put to it as evaluations of runs that have lengths of x."""
+    scratch = f"{path}.runs"
+    shutil.rmtree(scratch, ignore_errors=True)
+    begin = [program, "train", "--task", "parity", "--models", "lstm", "--steps", "1", "--seeds", "1", "--eval-every", "0", "--out", scratch]
+    subprocess.run(begin, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(f"{scratch}/config.toml") as f:
+        config = f.read().partition("\n[per_model")[0]
+    for made in glob(f"{escape(scratch)}/lstm*"):
+        shutil.rmtree(made)
+    os.remove(f"{scratch}/results.json")
+    # As wide as the names, for the legend, and without the characters that a name may not have.
+    ids = {name: re.sub(r"\W", "_", name) for name in rows}
+    xs = sorted({int(x) for row in rows.values() for x in row})
+    config = re.sub("(?m)^eval_lens = .*", f"eval_lens = {xs}", re.sub("(?m)^models = .*", f"models = {list(ids.values())}", config))
+    with open(f"{scratch}/config.toml", "w") as f:
+        f.write(config + "".join(f'\n[per_model.{id}]\nmixer = "lstm"\n' for id in ids.values()))
+    for name, row in rows.items():
+        for seed, numbers in enumerate(zip(*(row[x] for x in row))):
+            os.makedirs(f"{scratch}/{ids[name]}-seed{seed}")
+            with open(f"{scratch}/{ids[name]}-seed{seed}/metrics.jsonl", "w") as f:
+                f.write(json.dumps({"step": 1, "accuracy": dict(zip(row, numbers))}) + "\n")
+    subprocess.run([program, "report", scratch, "--out", f"{scratch}/report"], check=True, stdout=subprocess.DEVNULL)
+    with open(glob(f"{escape(scratch)}/report/*-accuracy.svg")[0]) as f:
+        svg = f.read()
+    # Parity's training length, and what guessing its bits gives.
+    svg = re.sub(r'<(line|text) class="[a-z ]*"[^>]*>(guessing|trained[^<]*)</text>|<line class="(guess|trained)"[^>]*></line>', "", svg)
+    svg = svg.replace("Accuracy over evaluation length", title).replace(">evaluation length", f">{x_label}").replace(" at length ", f", {x_label} ")
+    for name, id in sorted(ids.items(), key=lambda of: -len(of[1])):
+        svg = svg.replace(f">{id}<", f">{name}<").replace(f">{id},", f">{name},")
+    with open(path, "w") as f:
+        f.write(svg)
+    shutil.rmtree(scratch)
+
+
 class Page:
     """A page of `inspect` as data: `said` of each run, and tensors by name."""
 
     def __init__(self, program, args, scratch):
         os.makedirs(os.path.dirname(scratch), exist_ok=True)
+        self.args = " ".join(args)
         subprocess.run([program, "inspect", *args, "--out", f"{scratch}.html", "--json"], check=True, stdout=subprocess.DEVNULL)
         with open(f"{scratch}.json") as f:
             self.data = json.load(f)

@@ -14,4 +14,9 @@ cd "$(dirname "$0")/.."
 
 cargo build --release --quiet --example scaling
 table=$(target/release/examples/scaling docs/figures "$@")
-python3 -B scripts/marks.py docs/performance.md scaling.sh <<<"$table"
+figures="![A training step, per token](figures/scaling_time.svg)
+![Memory of a training step, per token](figures/scaling_memory.svg)
+![What is carried from token to token](figures/scaling_streaming.svg)"
+python3 -B scripts/marks.py docs/performance.md scaling.sh <<<"$figures
+
+$table"

@@ -28,7 +28,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 from marks import insert, table
-from results import NAMES, Results, build, score
+from results import NAMES, Results, build, curves, score
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs" / "zoo"
@@ -45,6 +45,13 @@ SECOND = {"icll": ("tvd", KEPT / "languages" / "tvd.tsv")}
 WORST = {"tvd": 1.0}
 # A task is solved at eight times the length that it was learned at, if the median has an error in 20 or less there.
 DOES = 0.95
+# The figures: of each kind of model one or two.
+DRAWN = {
+    "parity": ["lstm", "mamba", "mamba_signed", "delta_net", "delta_net_signed", "mamba3", "path", "gpt"],
+    "s5_swaps": ["lstm", "slstm", "mamba_signed", "delta_net_signed", "delta_product_signed", "rwkv7", "rwkv7_signed", "gpt"],
+    "mqar": ["lstm", "mamba", "mamba2", "mlstm", "hgrn2", "delta_net", "gpt", "hopfield"],
+}
+FIGURE = "figures/zoo_{}.svg"
 SIGNS = {"can": "✓", "cannot": "✗", None: "?"}
 
 
@@ -63,6 +70,8 @@ def main():
     elif args.tasks or args.quick:
         parser.error("table takes no tasks and no --quick: it has what docs/zoo_results/ has")
     else:
+        if args.write:
+            draw(args.program)
         show("zoo.py", page(), args.write)
         show("zoo.py, task by task,", details(), args.write)
 
@@ -149,8 +158,9 @@ def chosen(runs, what="accuracy"):
 class Learned:
     """The results of the models on one task."""
 
-    def __init__(self, text, theory, groups, models):
+    def __init__(self, text, theory, groups, models, task=""):
         """Read the text of a file of docs/zoo_results/."""
+        self.task = task
         head, names, *lines = text.splitlines()
         self.models, self.lengths, self.title, self.why = models, names.split("\t")[3:], theory["title"], theory["why"]
         self.build, self.says = head.removeprefix("# "), verdicts(theory, groups, models)
@@ -194,7 +204,7 @@ def learned():
     theory, groups, state = read_theory()
     models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
     files = {task: KEPT / f"{task}.tsv" for task in theory}
-    return [Learned(file.read_text(), theory[task], groups, models) for task, file in files.items() if file.exists()], models, state
+    return [Learned(file.read_text(), theory[task], groups, models, task) for task, file in files.items() if file.exists()], models, state
 
 
 def details():
@@ -202,8 +212,16 @@ def details():
     return "\n\n".join(t.detail() for t in learned()[0]) + "\n"
 
 
+def draw(program):
+    """The figures over length, of tasks that tell kinds of models apart."""
+    for t in learned()[0]:
+        if t.task in DRAWN:
+            rows = {shown(m): {n: t.values(m, n) for n in t.lengths} for m in DRAWN[t.task]}
+            curves(program, rows, "length", f"{t.title[0].upper()}{t.title[1:]}: accuracy over length", ROOT / "docs" / FIGURE.format(t.task))
+
+
 def page():
-    """The table over all tasks, and which models are of which kind."""
+    """The table over all tasks, which models are of which kind, and figures."""
     tasks, models, state = learned()
     parts = [table(["model", "state", *(t.title for t in tasks)], [[shown(m), state[base(m)], *(t.cell(m) for t in tasks)] for m in models])]
     known = sum(word is not None for t in tasks for word in t.says.values())
@@ -215,6 +233,7 @@ def page():
             said = [f"- {t.title}: {t.names(models)}." for t, models in found if models]
         title = f"**{word.capitalize()} and {'does' if does else 'does not'}**, {sum(len(models) for _, models in found)} of {known}:"
         parts.append("\n".join([title, "", *(said or ["- none."])]))
+    parts.append("\n".join(f"![{t.title}: accuracy over length]({FIGURE.format(t.task)})" for t in tasks if t.task in DRAWN))
     parts.append(f"*`scripts/zoo.py`; {'; '.join(f'{t.title}: {t.build}' for t in tasks)}.*")
     return "\n\n".join(parts) + "\n"
 
