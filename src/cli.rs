@@ -116,7 +116,7 @@ struct Training {
     /// Weight decay, of weight matrices: with adam as a part of the gradient, with adamw beside it.
     #[arg(long, value_name = "X", value_parser = number)]
     weight_decay: Option<f64>,
-    /// How much of a target is spread over all classes, from 0 (none) to below 1: what is known for sure still teaches.
+    /// How much of a target is spread over all classes, from 0 (none) to below 1. A sure answer then keeps a gradient.
     #[arg(long, value_name = "X", value_parser = number)]
     label_smoothing: Option<f64>,
     /// How the learning rate goes on after the warm-up.
@@ -158,7 +158,7 @@ struct Sizes {
     /// The width of the MLP in each block. 0: no MLP.
     #[arg(long, value_name = "M", value_parser = whole)]
     mlp: Option<i64>,
-    /// The state size of LRU, Mamba and its kin, S4D, LSSL and LMU, and the slots of GSA.
+    /// The state size of LRU, Mamba and its kin, S4D, LSSL and LMU, the slots of GSA, and the averages of SeqBoat.
     #[arg(long, value_name = "N", value_parser = whole)]
     state: Option<i64>,
     /// The width of the causal convolutions of DeltaNet, Mamba and their kin. 0: none.
@@ -188,7 +188,7 @@ struct Sizes {
     /// Defects that a published model is built without: diagonal, raw_keys, lookahead, batch_norm, scalar_tokens.
     #[arg(long, value_name = "D,D,..", value_delimiter = ',')]
     without: Option<Vec<String>>,
-    /// Rows of a learned table of positions [default: the longest length used]
+    /// Rows of the table of learned, sinusoidal or rope positions [default: the longest length used]
     #[arg(long, value_name = "T", value_parser = whole)]
     max_len: Option<i64>,
 }
@@ -213,7 +213,9 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[command(next_help_heading = "The machine")]
 struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, split, scan, fused; chunked:16 in chunks of 16 steps,
-    /// split:2 in 2 parts on idle cores, for long sequences, scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
+    /// split:2 in 2 parts on idle cores, for long sequences. scan:16 makes Mamba keep a state every 16 steps; of any
+    /// other scan the number does nothing. On a CPU chunked runs small heads of most mixers step by step [default: the
+    /// fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.

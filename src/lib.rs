@@ -12,7 +12,7 @@
 //! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device memory and launches. The `.cu` files are beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
-//! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
+//! - Which tensor of PyTorch, FLA, xlstm or mamba-ssm is which parameter? [`exchange`].
 //! - How do they differ, and what can each track? [`book`]: a site, a page for each.
 //! - Is a mixer, a task or an op of your own right? [`check`]: gradients, forms, causality, streaming, bounds, kernels.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
@@ -81,11 +81,14 @@
 //! - **carried state**: with `carry_state`, the final state of a training batch, from which the next batch starts.
 //! - **form**: a way to compute a mixer over a sequence. All forms give the same values, states and gradients.
 //! - **recurrent**: the form that runs one step after another.
-//! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
-//! - **chunked**: the form in one op that works in chunks of C steps; for small heads its kernel is the fused one.
-//! - **fused**: the form, or the kernel, that goes step by step inside one op.
+//! - **parallel**: the form that computes as many positions at once as the mixer allows, by an associative scan or a
+//!   masked product.
+//! - **chunked**: the form that works in chunks of C steps: in one op, or, where the mixer has none, in tape ops piece
+//!   by piece. On a CPU most of the ops have a fused kernel for small heads.
+//! - **fused**: the form, or the kernel, that goes over the whole sequence inside one op: step by step, or, in
+//!   attention, by tiles.
 //! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
-//!   The form `scan` is one op, in pieces of C steps.
+//!   The form `scan` is one op. Its number C is for Mamba's, which keeps a state every C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
 //! - **decay**: a factor in (0, 1) by which a step multiplies the state.
 //! - **gate**: a factor, computed from the input, for how much a step keeps, writes or reads.

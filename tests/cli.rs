@@ -222,7 +222,7 @@ fn names_that_nobody_has_are_refused() {
     refuses("--models lstm --variant published --ngram 2", &["ngram = 2", "no n-gram heads"]);
     refuses("--models delta_product --householders 0", &["householders = 0", "from 1"]);
     refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
-    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, mamba"]);
+    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm has no such choice", "only of delta_net, mamba"]);
     refuses("--models lstm --positions rope", &["lstm", "gpt, delta_net"]);
     refuses("--without diagonal", &["--without: only --variant published has"]);
     refuses("--dtype bf16 --device cpu", &["--products bf16 rounds"]);

@@ -306,7 +306,7 @@ fn a_result_of_another_point_is_nobodys() {
     assert!(listed.contains("lr=0.001  lstm seed 5") && listed.contains("damaged"), "{listed}");
     let (status, stdout, stderr) = place.sweep("grid.toml --out runs --jobs 1");
     assert_eq!(status, Some(1), "{stderr}");
-    assert!(stdout.contains("1 runs finished, 0 failed, 1 to do"), "{stdout}");
+    assert!(stdout.contains("1 run finished, 0 failed, 1 to do"), "{stdout}");
     assert!((stdout + &stderr).contains("another configuration"), "{stderr}");
     let (status, _, stderr) = place.sweep("merge joined runs");
     assert!(status == Some(2) && stderr.contains("another configuration"), "{stderr}");

@@ -5,9 +5,10 @@ use crate::tensor::{DType, Device, Tensor};
 
 /// The worst relative error over `directions` random directions v and cotangents u, in `f64`.
 ///
-/// A five-point stencil: four evaluations for each direction, whatever the number of inputs. The cotangent is
-/// random so that ops whose outputs sum to a constant (softmax) are tested too. `f` may return several values;
-/// integer inputs are held fixed. NaN in a gradient, or in the values at every step size, gives an infinite error.
+/// A five-point stencil: four evaluations for each step size, of which each direction tries up to four, whatever the
+/// number of inputs. The cotangent is random so that ops whose outputs sum to a constant (softmax) are tested too. `f`
+/// may return several values; integer inputs are held fixed. NaN in a gradient, or in the values at every step size,
+/// gives an infinite error.
 pub fn gradcheck<F>(f: F, inputs: &[Tensor], seed: u64, directions: usize) -> f64
 where
     F: for<'t> Fn(&'t Tape, &[Var<'t>]) -> Vec<Var<'t>>,

@@ -260,7 +260,8 @@ impl Tape {
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
     }
 
-    /// The ids of these values, if they are on this tape. A closure would not know its caller's line.
+    /// The ids of these values, if they are on this tape. A function, because `#[track_caller]` does not pass through a
+    /// closure.
     #[track_caller]
     fn ids<I>(&self, x: &[Var<'_>], ids: I) -> I {
         for v in x {

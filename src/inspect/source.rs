@@ -11,6 +11,7 @@ use crate::{
         Trainer, checkpoint,
         config::{TrainConfig, preset_table, task_of, warnings},
         rundir,
+        table::number,
     },
 };
 use indicatif::ProgressBar;
@@ -168,7 +169,8 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
         if step + 1 == steps {
             let (accuracy, scores) = trainer.evaluate()?;
             let (name, of) = scores.get(BITS).map_or(("accuracy", &accuracy), |bits| ("bits per byte", bits));
-            let of: Vec<String> = of.iter().map(|(len, a)| format!("{a:.3} at length {len}")).collect();
+            let score = scores.get(BITS).map(|_| BITS);
+            let of: Vec<String> = of.iter().map(|(len, x)| format!("{} at length {len}", number(score, *x))).collect();
             let of = of.join(", ");
             about = format!(
                 "Trained for {} from seed {}: loss {:.3}, {name} {of}.",

@@ -70,7 +70,10 @@ pub struct About {
     pub parent: Option<(&'static str, &'static str)>,
     /// A_t in S_t = A_t S_{t-1} + B_t.
     pub transition: &'static str,
-    /// The carried state of a block, without the inputs that a convolution remembers.
+    /// How many numbers a block's memory has from one token to the next. Four things that are carried beside it do not
+    /// count: the last inputs of convolutions, token shifts and Mamba-3's trapezoidal rule; the w of the xLSTMs and of
+    /// LightNet, which is 0 before the first token and then 1; the angle φ by which Mamba-3's memory is turned; and the
+    /// ages of SeqBoat's tokens.
     pub state: &'static str,
     /// Where the eigenvalues of the transition can be.
     pub eigenvalues: &'static str,

@@ -291,15 +291,19 @@ impl ModelConfig {
     /// Names the setting, and the mixers that support it.
     pub fn check_capabilities(&self, mixer: &dyn Mixer) -> Result<()> {
         let has = mixer.capabilities();
-        let refused = |asked: &str, what: &str, by: fn(Capabilities) -> bool| {
-            let others = super::names_with(by).join(", ");
-            Err(Error::config(format!("{asked}: {what}, and {} does not; these do: {others}", self.mixer)))
-        };
+        let others = |by: fn(Capabilities) -> bool| super::names_with(by).join(", ");
+        let mixer = &self.mixer;
         if self.positions == Positions::Rope && !has.rope {
-            return refused("positions = rope", "the mixer must compare queries with keys", |c| c.rope);
+            return Err(Error::config(format!(
+                "positions = rope: the mixer must compare queries with keys, and {mixer} does not; these do: {}",
+                others(|c| c.rope)
+            )));
         }
         if self.eigenvalues == Eigenvalues::Signed && !has.eigenvalues {
-            return refused("eigenvalues = -1..1", "the mixer must allow negative eigenvalues", |c| c.eigenvalues);
+            return Err(Error::config(format!(
+                "eigenvalues = -1..1: {mixer} has no such choice; the range can be chosen only of {}",
+                others(|c| c.eigenvalues)
+            )));
         }
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! The short causal convolutions in front of several mixers. Each remembers the inputs before a token.
 
-use super::{Bound, Init, ModelConfig, P, State, maps::xavier};
+use super::{
+    Bound, Init, ModelConfig, P, State,
+    maps::{SMALL_GAIN, xavier},
+};
 use crate::{
     autograd::{Gen, Var},
     tensor::Shape,
@@ -40,7 +43,7 @@ impl Conv {
     /// conv(x) of x [B, T, D] behind the past inputs; x itself without filters.
     #[track_caller]
     pub fn filtered<'t>(&self, p: &Bound<'t>, x: Var<'t>, past: Option<Var<'t>>) -> Var<'t> {
-        // A closure would not know its caller's line.
+        // A `match`, because `#[track_caller]` does not pass through a closure.
         match self.filter.zip(past) {
             Some(((w, bias), past)) => x.causal_conv1d(p[w], bias.map(|b| p[b]), past),
             None => x,
@@ -103,7 +106,7 @@ impl Projection {
     pub fn new(name: &str, parts: usize, c: &ModelConfig, init: &mut Init) -> Projection {
         let out = parts * c.inner();
         Projection {
-            w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width)),
+            w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width, SMALL_GAIN)),
             conv: Conv::new(init, &format!("conv_{name}"), None, out, c.conv),
         }
     }
@@ -143,7 +146,7 @@ impl<const N: usize> TokenShift<N> {
         let past = state.s[at];
         state.s[at] = remembered(past, x);
         let mut all = [x; N];
-        // A closure would not know its caller's line.
+        // A loop, because `#[track_caller]` does not pass through a closure.
         for (y, &mu) in all.iter_mut().zip(&self.mu) {
             let mu = p[mu].reshape([self.width, 1]);
             *y = x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past);

@@ -41,6 +41,8 @@
 use super::prelude::*;
 use crate::ops::delta::delta_rule;
 
+pub use super::memories::read;
+
 /// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
 pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     let [b, h, n, value] = s.dims();
@@ -49,15 +51,10 @@ pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     s + k.matmul_t(beta.named("beta").reshape([b, h, 1, 1]) * error.named("error")) // (1)
 }
 
-/// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
-pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
-    (scale * recall(s, q.named("q"))).named("o") // (2)
-}
-
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let s = write(k, v, beta, s);
-    (read(q, s, scale), s)
+    (read(q, s, scale), s) // (2)
 }
 
 /// Equations (3) to (5) with the whole sequence as one chunk.
@@ -114,9 +111,9 @@ impl Layer {
             h: c.heads,
             k: c.head_dim,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
-            w_beta: init.uniform("w_beta", [c.heads, width], xavier(c.heads, width)),
+            w_beta: init.uniform("w_beta", [c.heads, width], xavier(c.heads, width, SMALL_GAIN)),
             norm: init.full("norm", [c.head_dim], 1.0),
-            w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner, SMALL_GAIN)),
             rope: Rope::new(c),
             stretch: c.eigenvalues.stretch(),
         })

@@ -100,9 +100,9 @@ impl Layer {
             k: c.head_dim,
             q: Projection::new("q", 1, c, init),
             kv: ["k", "v"].map(|name| Projection::new(name, n, c, init)),
-            w_beta: init.uniform("w_beta", [n * c.heads, width], xavier(c.heads, width)),
+            w_beta: init.uniform("w_beta", [n * c.heads, width], xavier(c.heads, width, SMALL_GAIN)),
             norm: init.full("norm", [c.head_dim], 1.0),
-            w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner, SMALL_GAIN)),
             rope: Rope::new(c),
             stretch: c.eigenvalues.stretch(),
         })

@@ -1,5 +1,7 @@
 //! FoX, the Forgetting Transformer (Lin et al. 2025, arXiv 2503.02130; the layer is the "Pro" block of the authors'
 //! modeling_forgetting_transformer.py): softmax attention in which a token counts for less with every gate since.
+//! Here all heads share the K weights of a norm; theirs has by default a weight for each channel of each head, and for
+//! q and k an ε of 1e-5, here 1e-6.
 //!
 //! ```text
 //! q_t = RMSNorm(W_q x_t)                                                 per head, as k and v below

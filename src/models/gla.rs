@@ -95,13 +95,7 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (inputs, s, scale) = (self.project(p, x), state.s[0], inverse_root(self.k));
-        let (o, s) = match form {
-            Form::Recurrent => {
-                over_time_with(x.shape().at(1), inputs[2], s, |i, s| step(inputs.map(|x| at(x, i)), s, scale))
-            }
-            _ => gated(inputs, s, scale, form),
-        };
+        let (o, s) = gated(self.project(p, x), state.s[0], inverse_root(self.k), form); // (1) (2)
         state.s[0] = s;
         normed_output(o, p[self.norm], Some(x.linear(p[self.w_r], None).silu()), p[self.w_o]) // (y_t)
     }

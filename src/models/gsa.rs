@@ -17,8 +17,8 @@
 //! (1) the gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as
 //! [`decay`](crate::ops::decay) has them, in tape ops.
 //!
-//! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot,
-//! which is the same with LightNet's gate.
+//! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot.
+//! GSA computes this if its gate is LightNet's.
 //!
 //! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], α, s [B, T, H, M],
 //! K̃ transposed, [B, H, K, M], Ṽ [B, H, M, V], y [B, T, D]; forms and their work as in [`gla`](super::gla), with M beside V and

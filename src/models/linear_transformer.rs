@@ -36,11 +36,9 @@ pub struct Memory<'t> {
 
 /// Equations 18 to 20 for one token: q, k [B, H, K] (after φ), v [B, H, V] to o [B, H, V].
 pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
-    let [b, h, n] = k.dims();
-    let value = v.shape().last();
     let q = scale * q.named("q");
-    m.s = m.s + k.named("k").reshape([b, h, n, 1]) * v.named("v").reshape([b, h, 1, value]); // (eq. 18)
-    let o = m.s.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]); // (eq. 20)
+    m.s = m.s + outer(k.named("k"), v.named("v")); // (eq. 18)
+    let o = recall(m.s, q); // (eq. 20)
     let Some((z, eps)) = &mut m.z else { return o };
     *z = *z + k; // (eq. 19)
     (o / ((q * *z).sum_axis(2, true) + *eps).named("den")).named("o") // (eq. 20)
@@ -55,14 +53,14 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, sca
 /// The masked quadratic form over the whole sequence.
 pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
-    let [b, h, t, n] = k.dims();
+    let [b, h, _, n] = k.dims();
     let p = q.matmul_t(k).tril(0); // [B, H, T, T]
     let mut o = p.tril_matmul(v) + q.matmul(m.s); // (eq. 20)
     m.s = m.s + k.t_matmul(v); // (eq. 18)
     if let Some((z, eps)) = &mut m.z {
         let carried = q.matmul(z.reshape([b, h, n, 1])); // [B, H, T, 1]
         o = o / (p.sum_axis(3, true) + carried + *eps); // (eq. 20)
-        *z = *z + if t > 0 { k.sum_axis(2, false) } else { 0.0 * *z }; // (eq. 19)
+        *z = *z + k.sum_axis(2, false); // (eq. 19)
     }
     head_first(o)
 }

@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | recurrent | O(T N) | T |
 //! | parallel | O(T N log T): associative scan | log T |
-//! | scan | O(T N) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
+//! | scan | O(T N) | T; a device computes eight slices of a group of steps side by side, and takes group after group |
 
 use super::prelude::*;
 use crate::ops::lru_scan::{joined, lru_scan_joined, lru_scan_parallel_joined, mul};

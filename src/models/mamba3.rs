@@ -26,7 +26,7 @@
 //! ```
 //!
 //! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is
-//! the `head_dim`, N the `state`, rounded up to an even number.
+//! the `head_dim`, N the `state`, rounded up to an even number. All pairs turn; by default half of the authors' do.
 //! Shapes: q, k [B, T, H, N], v, o [B, T, H, P], Δ, a, λ, α, β, γ [B, T, H], φ [B, T, H, N/2], S [B, H, N, P], z [B, T,
 //! E], out [B, T, D]; forms and their work as in [`gla`](super::gla) with K = N, V = P.
 
@@ -70,7 +70,7 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     let (q, k) = (turn(q, angles), turn(k, angles));
     let (g, gamma) = (dt * a, lambda * dt);
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
-    let none = zeros_like(at(g, 0)); // S_0 has faded, and has what was written before it
+    let none = zeros_like(at(g, 0)); // S_0 has faded already, and holds all earlier writes
     let share = before(none, gamma) + (1.0 - lambda) * dt; // (U_t)
     let per_head = |x: Var<'t>| insert_axis(x, 3);
     let [q_u, k_u] = [per_head(g.exp()) * q, per_head(share) * before(k_before, k)]; // (U_t)

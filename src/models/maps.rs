@@ -2,6 +2,7 @@
 
 use super::{Bound, Init, ModelConfig, P, heads, linear_parts, merge_heads};
 use crate::autograd::{Gen, Var};
+use std::f64::consts::FRAC_1_SQRT_2;
 
 /// 1 / √K: the factor of a score of heads of width K.
 pub fn inverse_root(k: usize) -> f64 {
@@ -54,10 +55,13 @@ pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
     init.normal(name, [out, inp], std)
 }
 
-/// The bound of a uniform weight matrix [out, in] as DeltaNet's authors have it: Xavier's, times the gain 2^-2.5.
-pub fn xavier(out: usize, inp: usize) -> f64 {
-    2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt()
+/// Xavier's bound of a uniform weight matrix [out, in], times this gain.
+pub fn xavier(out: usize, inp: usize, gain: f64) -> f64 {
+    gain * (6.0 / (out + inp) as f64).sqrt()
 }
+
+/// The gain of [`xavier`] in DeltaNet, as its authors have it, and in its kin: 2^-2.5.
+pub const SMALL_GAIN: f64 = FRAC_1_SQRT_2 / 4.0;
 
 /// The inverse softplus of a step size Δ that is log-uniform in [0.001, 0.1], as the Mambas draw their bias.
 pub fn step_size_bias(g: &mut Gen) -> f64 {

@@ -72,20 +72,24 @@ use std::{fmt, str::FromStr};
 pub enum Form {
     /// One step at a time in plain tape ops: the definition.
     Recurrent,
-    /// All positions at once in plain tape ops: a scan, or a masked quadratic form.
+    /// As many positions at once as the mixer allows, in plain tape ops: a scan, or a masked quadratic form. Most
+    /// mixers allow all; TTT goes from mini-batch to mini-batch, and the first half of TransNormer from stretch to
+    /// stretch.
     Parallel,
     /// Parallel within chunks of this many steps, and recurrent between them: one op with a kernel of its own, or, where
-    /// the mixer has none (LMU, LSSL, PaTH, Titans, a part of GSA), tape ops piece by piece. Kernels run small heads (K V
-    /// ≤ 256) step by step instead, and save a state every so many steps; without kernels the op runs its formula.
+    /// the mixer has none (LMU, LSSL, PaTH, Titans, a part of GSA), tape ops piece by piece. On a CPU most of these ops
+    /// run small heads (K V ≤ 256) step by step instead. The delta rules then save a state every so many steps, and
+    /// gated linear attention saves one every 16 steps, whatever the number. mLSTM's op always runs in chunks. Without
+    /// kernels an op runs its formula.
     Chunked(usize),
     /// Chunked, in this many parts side by side, as many at once as there are idle cores: sequences of the batch, or runs
     /// of their steps if there are fewer sequences (LASP-2). What comes out depends on the number of parts, and not on
     /// that of cores. On a device, in a browser and without kernels it is computed as `chunked`.
     Split(usize),
-    /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's
-    /// keeps the states between them for the backward pass, and computes the others again.
+    /// Hand-written: a scan in one op. Only Mamba's reads the number: it keeps a state every so many steps for the
+    /// backward pass, and computes the others again. No other scan depends on it, on a CPU or on a device.
     Scan(usize),
-    /// Hand-written: one kernel over all steps.
+    /// Hand-written: one kernel over the whole sequence. It goes step by step; that of attention goes by tiles.
     Fused,
 }
 
@@ -431,8 +435,9 @@ pub fn looks_back(name: &str) -> bool {
     about(name).is_some_and(|about| about.family == Family::Attention)
 }
 
-/// Whether the parallel form of a mixer, if it has one, costs as much as its steps do. Otherwise it compares all pairs of
-/// tokens, as attention does, and every mixer that compares those of a chunk.
+/// Whether the parallel form of a mixer, if it has one, costs as much as its steps do. That of attention costs more,
+/// because it compares all pairs of tokens. So does that of a mixer with a chunked form: it takes the sequence as one
+/// chunk, and compares all pairs in it.
 pub fn scans(name: &str) -> bool {
     let chunked = |mixer: Box<dyn Mixer>| mixer.forms().iter().any(|form| matches!(form, Form::Chunked(_)));
     !looks_back(name) && find(name).and_then(any_size).is_ok_and(|mixer| !chunked(mixer))

@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | recurrent | O(T D) | T |
 //! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
-//! | scan | O(T D) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
+//! | scan | O(T D) | T; a device computes eight slices of a group of steps side by side, and takes group after group |
 
 use super::prelude::*;
 use crate::ops::{quasi_lstm::quasi_lstm, scan::linear_scan_parallel};

@@ -89,9 +89,10 @@ impl Layer {
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
-            w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width)),
-            w_g: init.uniform("w_g", [inner, width], xavier(inner, width)),
-            w_o: init.uniform("w_o", [width, inner], 2f64.powf(1.5) * xavier(width, inner)),
+            w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width, SMALL_GAIN)),
+            w_g: init.uniform("w_g", [inner, width], xavier(inner, width, SMALL_GAIN)),
+            // A gain of ½ would round otherwise, and change the last bit of initial weights.
+            w_o: init.uniform("w_o", [width, inner], 2f64.powf(1.5) * xavier(width, inner, SMALL_GAIN)),
             fixed: [Fixed::new(rates(c.heads), &[c.heads, 1]), Fixed::new((0..pairs).map(theta).collect(), &[pairs])],
         })
     }

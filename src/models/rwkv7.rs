@@ -111,7 +111,7 @@ impl Layer {
     /// The memory's inputs, and the gate, of x [B, T, D]; the last token (state 1) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>) {
         let [x_r, x_w, x_k, x_v, x_a, x_g] = self.shift.apply(p, x, state, 1); // (x^m)
-        // Each use of a vector has a reshape of its own, or the sums of its gradient would round otherwise.
+        // A reshape for each use: in every form a gradient is summed use by use, as when the results were recorded.
         let row = |w: P| p[w].reshape(p[w].shape());
         let ([w0, a0, k_k, k_a], [of_w, of_a, of_g]) = (self.rows, &self.low_rank);
         let [r, k, v] = [(x_r, 0), (x_k, 1), (x_v, 2)].map(|(x, i)| x.linear(p[self.maps[i]], None)); // (r)

@@ -101,7 +101,7 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long chunk.
+    // Only Mamba's scan reads the number.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }

@@ -118,10 +118,10 @@ impl Layer {
             h,
             k: c.head_dim,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
-            w_rates: init.uniform("w_rates", [3 * h, width], xavier(h, width)),
+            w_rates: init.uniform("w_rates", [3 * h, width], xavier(h, width, SMALL_GAIN)),
             b_rates: init.custom("b_rates", [3 * h], move |_, i| if i < 2 * h { 0.0 } else { -4.0 }),
             norm: init.full("norm", [c.head_dim], 1.0),
-            w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner, SMALL_GAIN)),
         })
     }
 

@@ -90,14 +90,13 @@ impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner) = (c.width, c.inner());
-        let xavier = |gain: f64| gain * (6.0 / (inner + width) as f64).sqrt();
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             diagonal: init.layer < c.layers / 2,
-            w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(0.5f64.sqrt())),
+            w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width, 0.5f64.sqrt())),
             norm: init.full("norm", [inner], 1.0),
-            w_o: init.uniform("w_o", [width, inner], xavier(1.0)),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner, 1.0)),
         })
     }
 }

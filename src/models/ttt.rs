@@ -19,7 +19,7 @@
 //!
 //! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0; convolutions as torch's.
 //!
-//! Shapes, per head: q, k, v, z, d, o [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, K], y [B, T, D].
+//! Shapes, per head: q, k, v, z, d, o [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, 1, K], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! For finite numbers a matrix product with zeros above the diagonal gives the same. But 0 · ∞ and 0 · NaN are NaN, so
-//! one infinity in b would reach every row before it. Entries of b that are not finite are therefore left out of the
-//! product, and added afterwards to the rows that see them.
+//! one infinity in b would reach every row before it. The formula therefore multiplies each row by the steps of b that
+//! it sees, and by no others. The kernel multiplies whole matrices: it leaves out the entries of b that are not finite,
+//! and adds them afterwards to the rows that see them.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

@@ -184,7 +184,7 @@ pub fn clipped(x: Var<'_>) -> Var<'_> {
     1.0 - relu(1.0 - relu(x))
 }
 
-/// 1 where x > 0, else 0. It has no gradient.
+/// 1 where x > 0, else 0. It has no gradient. In double precision an x below 1e-60 gives 1e60 x, less than 1.
 #[track_caller]
 pub fn positive(x: Var<'_>) -> Var<'_> {
     clipped(1e30 * (1e30 * x.tape().detached(x)))

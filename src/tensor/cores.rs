@@ -50,7 +50,7 @@ impl Cores {
             for helper in helpers {
                 match helper.join() {
                     Ok(Ok(())) => {}
-                    // This thread's run says so.
+                    // The run of this thread reports that a helper found too little memory.
                     Ok(Err(no_memory)) => panic!("{no_memory}"),
                     Err(panic) => resume_unwind(panic),
                 }

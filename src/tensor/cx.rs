@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Ops match on it, and nothing above them does: another device is another variant, and the compiler then
 /// lists every op that has no kernel for it.
 pub enum Cx {
-    /// Host memory, one thread.
+    /// Host memory: one thread, and idle cores where an op shares its work.
     Cpu(Cpu),
     /// Device memory, one stream.
     Cuda(Cuda),

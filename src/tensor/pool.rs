@@ -124,7 +124,7 @@ impl Pool {
                 Arc::new(buf)
             }
         };
-        // To look whether one is the only holder is an atomic exchange, for every buffer.
+        // `get_mut` asks whether this is the only holder by an atomic exchange, so it is called only where needed.
         if (buf.len() != len || self.poison)
             && let Some(v) = Arc::get_mut(&mut buf)
         {

@@ -57,7 +57,8 @@ pub struct TrainConfig {
     pub curriculum: usize,
     /// The lengths to evaluate at.
     pub eval_lens: Vec<Len>,
-    /// How many positions a learned table of positions has; the longest of the lengths above if absent.
+    /// How many rows the table of learned, sinusoidal or rope positions has; the longest of the lengths above if
+    /// absent. Without such a table it limits no length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_len: Option<usize>,
     /// Training steps.

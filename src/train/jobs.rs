@@ -13,6 +13,7 @@ use super::{
     rehearsal::compile_kernels,
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
     standing::{Save, Stand, Standing},
+    table::number,
     train_on,
 };
 use crate::{
@@ -247,10 +248,11 @@ fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> 
 
 /// The outcome of a run, in a few words.
 pub(super) fn said(report: &RunReport) -> String {
-    let score = report.scores.get(BITS).unwrap_or(&report.accuracy);
+    let bits = report.scores.get(BITS);
+    let (name, score) = (bits.map(|_| BITS), bits.unwrap_or(&report.accuracy));
     match (&report.error, score.first()) {
         (Some(error), _) => format!("stopped: {error}"),
-        (None, Some((len, a))) => format!("{a:.3} at {len}, {:.1} s", report.wall_s),
+        (None, Some((len, x))) => format!("{} at {len}, {:.1} s", number(name, *x), report.wall_s),
         (None, None) => format!("{:.1} s", report.wall_s),
     }
 }

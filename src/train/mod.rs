@@ -191,7 +191,7 @@ fn evaluate_or_stop(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(Acc
     evaluation
 }
 
-/// A model in training, with all that a step needs; no tape allocates anything after its second step.
+/// A model in training, with all that a step needs. No tape allocates anything after its second step of the same shape.
 pub struct Trainer {
     cfg: TrainConfig,
     task: Arc<dyn Task>,
@@ -418,7 +418,7 @@ impl Trainer {
         let told = [loss, clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
             let loss = on_tape.unwrap_or_else(|| whole(model, grads));
-            return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
+            return Err(Error::NotFinite { step: self.step, what: culprit(cfg, model, tape, loss) });
         }
         tape.reset();
         if let Some(noise) = Noise::of(cfg.grad_noise, self.seed, self.step - 1) {
@@ -451,7 +451,7 @@ impl Trainer {
         if !told.iter().all(|x| x.is_finite()) {
             // The parameters are as they were, so the step is computed again, with every value kept.
             let loss = gradient(cfg, model, tape, *form, &on.feed(), grads);
-            return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
+            return Err(Error::NotFinite { step: self.step, what: culprit(cfg, model, tape, loss) });
         }
         Ok(told)
     }
@@ -466,7 +466,7 @@ impl Trainer {
         if cuda::guarded(self.tape.cx().gpu(), || self.model.params().flat().all_finite())? {
             return Ok(());
         }
-        Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
+        Err(Error::NotFinite { step: self.step, what: not_finite(&self.cfg, "a parameter, after the update,") })
     }
 }
 
@@ -527,13 +527,19 @@ fn descend<'t>(
     loss
 }
 
-/// The name of the first value or gradient that is not finite, on a tape that holds a step.
-fn culprit(model: &Model, tape: &Tape, loss: Var) -> String {
+/// The message about the first value or gradient that is not finite, on a tape that holds a step.
+fn culprit(cfg: &TrainConfig, model: &Model, tape: &Tape, loss: Var) -> String {
     let what = if !model.params().flat().all_finite() {
-        "a parameter, before the step,".into()
+        "a parameter, before the step,".to_string()
     } else {
         let culprit = tape.first_not_finite().or_else(|| tape.backward_watched(loss));
         culprit.map_or("the norm of the gradient".into(), |c| c.to_string())
     };
-    format!("{what} is not finite")
+    not_finite(cfg, &what)
+}
+
+/// The message that a number is not finite, and what to change.
+fn not_finite(cfg: &TrainConfig, what: &str) -> String {
+    let clip = if cfg.clip > 0.0 { "clip" } else { "set clip" };
+    format!("{what} is not finite; lower lr, or {clip}")
 }

@@ -7,7 +7,8 @@
 //! m ← m + (1 − β₁)(g − m)    v ← v + (1 − β₂)(g² − v)
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
-//! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
+//! 1 − β is taken in double precision before it is rounded. β itself is not used: it would be a second rounded number,
+//! and the two would not add up to 1.
 //! The new v has the rounding error of the old one, so that β₂ may not be near 0: see [`LEAST_BETA2`].
 //!
 //! [`Noise`] may be added to the gradient behind clipping.

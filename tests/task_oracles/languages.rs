@@ -2,11 +2,12 @@
 
 use super::close::close;
 use proptest::prelude::*;
+use rand::{RngExt, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use tapezoo::{
     autograd::Tape,
     check::{batch, in_bounds},
-    rng,
+    rng::{self, Rng},
     tasks::{Automaton, Batch, Counts, IGNORE, Icll, Len, Task},
     tensor::Tensor,
     train::evaluate::count_answers,
@@ -126,6 +127,51 @@ fn evaluations_have_an_eighth_of_all_automata_and_training_the_others() {
     let [here, evaluated] = [false, true].map(|evaluates| batch(&Icll { evaluates, ..Icll::default() }, 3, 4, 100));
     assert_ne!(here, evaluated);
     assert_eq!(batch(&*Icll::default().to_evaluate().unwrap(), 3, 4, 100), evaluated);
+}
+
+/// An automaton as the paper draws it, by another way: each state shuffles the alphabet and the other states.
+fn drawn_again(task: &Icll, rng: &mut Rng) -> Automaton {
+    let shuffled = |mut all: Vec<usize>, rng: &mut Rng| {
+        all.shuffle(rng);
+        all
+    };
+    let (n, letters) = (rng.random_range(4..=task.nodes), rng.random_range(4..=task.letters));
+    let alphabet = shuffled((0..task.letters).collect(), rng)[..letters].to_vec();
+    let state = |s: usize| {
+        let edges = rng.random_range(1..=task.edges);
+        let others = shuffled((0..n).filter(|&other| other != s).collect(), rng);
+        let mut of: Vec<_> = shuffled(alphabet.clone(), rng).into_iter().zip(others).take(edges).collect();
+        of.sort_unstable();
+        of
+    };
+    Automaton::minimal(&(0..n).map(state).collect::<Vec<_>>())
+}
+
+/// How often an automaton has so many states, so many letters, and its first state so many edges.
+#[test]
+fn automata_are_drawn_as_often_as_by_a_second_generator() {
+    const DRAWN: u64 = 6000;
+    let task = Icll::default();
+    let shares = |draw: &dyn Fn(&mut Rng) -> Automaton| {
+        let mut shares: BTreeMap<(&str, usize), f64> = BTreeMap::new();
+        for i in 0..DRAWN {
+            let Automaton { edges } = draw(&mut rng::stream(11, "automata", i));
+            let letters: BTreeSet<_> = edges.iter().flatten().map(|edge| edge.0).collect();
+            for of in [("states", edges.len()), ("letters", letters.len()), ("edges", edges[0].len())] {
+                *shares.entry(of).or_default() += 1.0 / DRAWN as f64;
+            }
+        }
+        shares
+    };
+    let (ours, again) = (shares(&|rng| task.draw(rng)), shares(&|rng| drawn_again(&task, rng)));
+    for of in ours.keys().chain(again.keys()) {
+        let share = |of_them: &BTreeMap<_, f64>| of_them.get(of).copied().unwrap_or(0.0);
+        // Four standard deviations of a difference of shares that are at most a half.
+        assert!(
+            (share(&ours) - share(&again)).abs() < 4.0 * (0.5 / DRAWN as f64).sqrt(),
+            "{of:?}: {ours:?}, {again:?}"
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | model | defect |
 //! |---|---|
 //! | [`linear_transformer`], [`delta_net`] | read only the diagonal of the memory matrix |
+//! | [`delta_net`] | its keys are not normalised |
 //! | [`mamba`] | its convolution sees the future |
 //! | [`lru`] | BatchNorm over batch and time; tokens as one number; log-softmax before the loss |
 //! | [`quasi_lstm`] | products of gates through logarithms with 1e-8 added; lengths must be multiples of a block |

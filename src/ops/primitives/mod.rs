@@ -14,9 +14,10 @@
 //! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`] |
 //! | | x = (I + L)⁻¹ r | dr = (I + L)⁻ᵀ dx, dL = −dr xᵀ below the diagonal | [`triangular`] |
 //!
-//! A maximum has one term, the element that it selects. A derivative adds to the buffer that it is lent, zeroed first
-//! if it holds no gradient yet ([`Grad::slot`]). Gradients that come in buffers of their own, as through a reshape, the
-//! tape adds up itself (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
+//! A maximum has one term, the element that it selects, or several that share the 1 where entries are equal. A
+//! derivative adds to the buffer that it is lent, zeroed first if it holds no gradient yet ([`Grad::slot`]). Gradients
+//! that come in buffers of their own, as through a reshape, the tape adds up itself (`add_to` in
+//! `autograd/tape/backward.rs`). Nothing here is fast.
 
 // The two answers of every primitive to the tape: it is defined by its own loops, and has one kernel.
 macro_rules! primitive {

@@ -3,7 +3,7 @@
 use super::{TrainConfig, plain};
 use crate::{
     error::{Error, Result, brief, did_you_mean, number},
-    models::{self, Form, Model, Variant},
+    models::{self, Form, Model, Positions, Variant},
     ops,
     tasks::Task,
     tensor::{DType, Device},
@@ -139,7 +139,8 @@ impl TrainConfig {
             expect(batch.checked_mul(len.max).is_some_and(|n| n <= MAX_TOKENS), || {
                 format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
             })?;
-            if let Some(max) = self.max_len {
+            // Where positions need no table, max_len limits nothing, and a warning says that it has no effect.
+            if let Some(max) = self.max_len.filter(|_| self.model.positions != Positions::None) {
                 expect(len.max <= max, || {
                     format!("{name} {len}: expected no more than the {max} positions of max_len")
                 })?;

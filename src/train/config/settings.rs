@@ -6,9 +6,9 @@
 
 use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
-    autograd::Kernels,
+    autograd::{Kernels, Tape},
     error::{Result, brief},
-    models::{self, Form, Positions, Variant, published::Defect},
+    models::{self, Form, Model, Positions, Variant, published::Defect},
     tasks::Len,
     tensor::{Device, Products},
     train::{capacity, on_device::Graphs, presets::OldName, schedule::Shape},
@@ -189,7 +189,7 @@ const NOT_PUBLISHED: [(&str, &str); 5] = [
 /// A key, the condition under which it has no effect, and the message in that case.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     (
         "model.positions",
         |c| {
@@ -256,6 +256,21 @@ const RULES: [Rule; 17] = [
         |c| format!("is more than sequences of {} tokens can repeat: the longest heads find nothing", c.longest()),
     ),
     (
+        "model.carry_state",
+        |c| c.model.carry_state && carries_nothing(c),
+        |c| match c.model.variant {
+            Variant::Clean => {
+                format!(
+                    "carries nothing: {} keeps a cache alone, and each batch begins with an empty one",
+                    c.model.mixer
+                )
+            }
+            Variant::Published => {
+                format!("carries nothing: the published {} starts each batch from zeros", c.model.mixer)
+            }
+        },
+    ),
+    (
         "products",
         |c| c.products != Products::F32 && c.kernels == Kernels::Plain,
         |_| "has no effect: with kernels plain there are no kernels to round operands".into(),
@@ -284,6 +299,15 @@ const RULES: [Rule; 17] = [
         |_| "has no effect: the published lru normalises whole batches, and computes them in one part".into(),
     ),
 ];
+
+/// Whether a model has no state that a batch could start from: it has none at all, or a cache, which begins empty.
+fn carries_nothing(c: &TrainConfig) -> bool {
+    Model::hollow(&c.model, c.dtype).is_ok_and(|model| {
+        let tape = Tape::hollow();
+        let state = model.zero_state(&tape, 1);
+        state.blocks().iter().flat_map(|block| &block.s).all(|value| value.shape().is_empty())
+    })
+}
 
 /// Whether the task has no sequence of this length, and takes another for it.
 fn off_grid(c: &TrainConfig, len: Len) -> bool {

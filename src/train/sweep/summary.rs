@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::{
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, count},
     tasks::{BITS, Len, Tasks, less_is_better},
     terminal::fit,
     train::{
@@ -288,10 +288,10 @@ impl Summary {
             }
             text.push('\n');
         }
-        let count = |f: fn(&Row) -> usize| self.rows.iter().map(f).sum::<usize>();
-        let (finished, failed) = (count(|row| row.runs.len()), count(|row| row.failed.len()));
-        let missing = count(|row| row.missing);
-        text += &format!("{finished} runs finished, {failed} failed, {missing} to do; mean ± std over the seeds\n");
+        let all = |f: fn(&Row) -> usize| self.rows.iter().map(f).sum::<usize>();
+        let (finished, failed) = (count(all(|row| row.runs.len()), "run"), all(|row| row.failed.len()));
+        let missing = all(|row| row.missing);
+        text += &format!("{finished} finished, {failed} failed, {missing} to do; mean ± std over the seeds\n");
         text += if perfect { PERFECT } else { "" };
         fit(&text, columns)
     }
