@@ -211,7 +211,7 @@ def check():
 def listing():
     for name, entry in ENTRIES.items():
         hours = entry.hours + sum(RUNS[run][0] for run in entry.runs) / 60
-        cost = f"{hours:6.2f}" if hours >= 0.005 or hours == 0 else " <0.01"
+        cost = f"{hours:6.2f}" if hours >= 0.005 or (hours == 0 and not entry.pages) else " <0.01"
         print(f"{name:16} {entry.document:22} {cost} core-hours  {entry.what}")
         if entry.command:
             print(f"{'':17}{entry.command}")
