@@ -7,7 +7,7 @@
 As in scripts/zoo.py, of which this is a small sister: the learning rate is chosen on a seed that is not reported, the same
 command goes on where an earlier one was stopped, and the accuracies go to docs/zoo_results/recall/STATE-PAIRS.tsv.
 
-    cargo build --release --example recall && scripts/recall.py run && scripts/recall.py table --write
+    cargo build --release --bin tapezoo --example recall && scripts/recall.py run && scripts/recall.py table --write
 """
 import os
 import sys

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import struct
 import subprocess
+import tempfile
 import tomllib
 from array import array
 from glob import escape, glob
@@ -142,62 +143,60 @@ def each(values):
 
 def figure(program, runs, models, ending, title, names, path):
     """The figure of `tapezoo report` whose file name ends so, of these models of the runs, with a title and names of ours."""
-    scratch = f"{runs[0]}.figure"
-    shutil.rmtree(scratch, ignore_errors=True)
-    for model in models:
-        for run in sum((glob(f"{escape(of)}/{model}-seed*") for of in runs), []):
-            shutil.copytree(run, f"{scratch}/{os.path.basename(run)}")
-    shutil.copy(f"{runs[0]}/config.toml", scratch)
+    with tempfile.TemporaryDirectory() as scratch:
+        for model in models:
+            for run in sum((glob(f"{escape(of)}/{model}-seed*") for of in runs), []):
+                shutil.copytree(run, f"{scratch}/{os.path.basename(run)}")
+        shutil.copy(f"{runs[0]}/config.toml", scratch)
+        write(path, reported(program, scratch, ending, title, {model: names.get(model, model) for model in models}))
+
+
+def reported(program, scratch, ending, title, names):
+    """The figure of the runs in a directory, with this title and these names of its models."""
     subprocess.run([program, "report", scratch, "--out", f"{scratch}/report"], check=True, stdout=subprocess.DEVNULL)
-    found = [f for f in glob(f"{scratch}/report/*.svg") if f.endswith(f"-{ending}.svg")]
+    found = glob(f"{escape(scratch)}/report/*-{ending}.svg")
     if len(found) != 1:
-        raise SystemExit(f"{path}: expected one figure *-{ending}.svg, found {len(found)}")
+        raise SystemExit(f"'{title}': expected one figure *-{ending}.svg, found {len(found)}")
     with open(found[0]) as f:
         svg = f.read()
     old = re.search("<title>(.*?)</title>", svg)[1]
     svg = svg.replace(f">{old}<", f">{title}<")
     # The longest first: a name can begin with another.
-    for model in sorted(models, key=len, reverse=True):
-        svg = re.sub(rf">{model}(?=<| at )", f">{names.get(model, model)}", svg)
-    with open(path, "w") as f:
-        f.write(svg)
-    shutil.rmtree(scratch)
+    for model in sorted(names, key=len, reverse=True):
+        svg = re.sub(rf">{model}(?=<| at )", f">{names[model]}", svg)
+    return svg
 
 
 def curves(program, rows, x_label, title, path):
-    """The figure of `tapezoo report` of numbers that many runs left: rows {name: {x: [the number of each seed]}}, x whole numbers.
-    They are put to it as evaluations of runs that have lengths of x."""
-    scratch = f"{path}.runs"
-    shutil.rmtree(scratch, ignore_errors=True)
-    begin = [program, "train", "--task", "parity", "--models", "lstm", "--steps", "1", "--seeds", "1", "--eval-every", "0", "--out", scratch]
-    subprocess.run(begin, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with open(f"{scratch}/config.toml") as f:
-        config = f.read().partition("\n[per_model")[0]
-    for made in glob(f"{escape(scratch)}/lstm*"):
-        shutil.rmtree(made)
-    os.remove(f"{scratch}/results.json")
-    # As wide as the names, for the legend, and without the characters that a name may not have.
-    ids = {name: re.sub(r"\W", "_", name) for name in rows}
+    """The figure of `tapezoo report` of numbers that are of no one run: rows {name: {x: [the number of each seed]}}, x whole
+    numbers. The program takes them for evaluations at lengths of x."""
+    if not os.path.exists(program):
+        raise SystemExit(f"{program}: no such program to draw with; cargo build --release --bin tapezoo, or set TAPEZOO")
+    # As long as the names, which makes room for them, and of characters that a model's name may have.
+    ids = {re.sub(r"\W", "_", name): name for name in rows}
     xs = sorted({int(x) for row in rows.values() for x in row})
-    config = re.sub("(?m)^eval_lens = .*", f"eval_lens = {xs}", re.sub("(?m)^models = .*", f"models = {list(ids.values())}", config))
-    with open(f"{scratch}/config.toml", "w") as f:
-        f.write(config + "".join(f'\n[per_model.{id}]\nmixer = "lstm"\n' for id in ids.values()))
-    for name, row in rows.items():
-        for seed, numbers in enumerate(zip(*(row[x] for x in row))):
-            os.makedirs(f"{scratch}/{ids[name]}-seed{seed}")
-            with open(f"{scratch}/{ids[name]}-seed{seed}/metrics.jsonl", "w") as f:
-                f.write(json.dumps({"step": 1, "accuracy": dict(zip(row, numbers))}) + "\n")
-    subprocess.run([program, "report", scratch, "--out", f"{scratch}/report"], check=True, stdout=subprocess.DEVNULL)
-    with open(glob(f"{escape(scratch)}/report/*-accuracy.svg")[0]) as f:
-        svg = f.read()
-    # Parity's training length, and what guessing its bits gives.
-    svg = re.sub(r'<(line|text) class="[a-z ]*"[^>]*>(guessing|trained[^<]*)</text>|<line class="(guess|trained)"[^>]*></line>', "", svg)
-    svg = svg.replace("Accuracy over evaluation length", title).replace(">evaluation length", f">{x_label}").replace(" at length ", f", {x_label} ")
-    for name, id in sorted(ids.items(), key=lambda of: -len(of[1])):
-        svg = svg.replace(f">{id}<", f">{name}<").replace(f">{id},", f">{name},")
+    with tempfile.TemporaryDirectory() as scratch:
+        begin = "train --task parity --models lstm --steps 1 --seeds 1 --eval-every 0"
+        subprocess.run([program, *begin.split(), "--out", f"{scratch}/begun"], check=True, stdout=subprocess.DEVNULL)
+        with open(f"{scratch}/begun/config.toml") as f:
+            config = f.read().partition("\n[per_model")[0]
+        config = re.sub("(?m)^models = .*", f"models = {list(ids)}", re.sub("(?m)^eval_lens = .*", f"eval_lens = {xs}", config))
+        shutil.rmtree(f"{scratch}/begun")
+        write(f"{scratch}/config.toml", config + "".join(f'\n[per_model.{id}]\nmixer = "lstm"\n' for id in ids))
+        for id, name in ids.items():
+            for seed, numbers in enumerate(zip(*rows[name].values())):
+                os.makedirs(f"{scratch}/{id}-seed{seed}")
+                scores = {"step": 1, "accuracy": dict(zip(rows[name], numbers))}
+                write(f"{scratch}/{id}-seed{seed}/metrics.jsonl", json.dumps(scores) + "\n")
+        svg = reported(program, scratch, "accuracy", title, ids)
+    # The lines of a guess and of the length of training are parity's.
+    svg = re.sub('<line class="(guess|trained)"[^>]*></line>|<text class="[^"]*"[^>]*>(guessing|trained here)</text>', "", svg)
+    write(path, svg.replace(">evaluation length", f">{x_label}").replace(" at length ", f", {x_label} "))
+
+
+def write(path, text):
     with open(path, "w") as f:
-        f.write(svg)
-    shutil.rmtree(scratch)
+        f.write(text)
 
 
 class Page:

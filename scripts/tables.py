@@ -290,10 +290,12 @@ def state_moves(swaps, three):
 
 
 def state_helped(*results):
-    """Rows of models, columns of helps; each cell has the scaled accuracy beyond the lengths of training of all seeds."""
-    results, names = iter(results), {"plain": "DeltaNet [-1, 1], no smoothing", "mlstm": "mLSTM"}
-    return table(["40-256, seeds 0, 1, 2", *PARITY_HELPS],
-                 [[names[m], *(each(next(results).values(m, "scaled", "40-256")) for _ in PARITY_HELPS)] for m in PARITY_HELPED])
+    """Rows of models and ranges of lengths, columns of helps; each cell has the scaled accuracy of all seeds."""
+    rows = []
+    for i, (m, name) in enumerate({"plain": "DeltaNet [-1, 1], no smoothing", "mlstm": "mLSTM"}.items()):
+        of = results[i * len(PARITY_HELPS):][:len(PARITY_HELPS)]
+        rows += [[f"{name}, {n}", *(each(r.values(m, "scaled", n)) for r in of)] for n in ("40-256", "3-40")]
+    return table(["seeds 0, 1, 2", *PARITY_HELPS], rows)
 
 
 def state_beta(page, *more):

@@ -21,7 +21,7 @@ use tapezoo::{
     train::{
         Accuracy, RunReport, Scores, Step, Trainer, Watch,
         config::{PRESETS, TrainConfig},
-        jobs::run_all,
+        jobs::{run_all, said},
         optimizer::{Adam, AdamConfig, Rule, clip},
         rundir::{self, RunDir},
         schedule::{Schedule, Shape},
@@ -254,6 +254,14 @@ fn a_run_that_blows_up_names_step_and_op_and_leaves_the_others_alone() {
         "{error}"
     );
     assert!(loud[1].accuracy.is_empty(), "{:?}", loud[1].accuracy);
+}
+
+/// As in the tables: what is not perfect does not read 1.000.
+#[test]
+fn a_finished_run_is_not_said_to_be_perfect_unless_it_is() {
+    let said =
+        |accuracy| said(&RunReport { accuracy: vec![(Len::from(48), accuracy)], wall_s: 1.0, ..RunReport::default() });
+    assert_eq!([0.99993, 1.0].map(said), ["0.999 at 48, 1.0 s", "1.000 at 48, 1.0 s"]);
 }
 
 #[test]

@@ -168,8 +168,10 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
         bar.inc(1);
         if step + 1 == steps {
             let (accuracy, scores) = trainer.evaluate()?;
-            let (name, of) = scores.get(BITS).map_or(("accuracy", &accuracy), |bits| ("bits per byte", bits));
-            let score = scores.get(BITS).map(|_| BITS);
+            let (score, name, of) = match scores.get(BITS) {
+                Some(bits) => (Some(BITS), "bits per byte", bits),
+                None => (None, "accuracy", &accuracy),
+            };
             let of: Vec<String> = of.iter().map(|(len, x)| format!("{} at length {len}", number(score, *x))).collect();
             let of = of.join(", ");
             about = format!(

@@ -246,8 +246,8 @@ fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> 
     Some(report)
 }
 
-/// The outcome of a run, in a few words.
-pub(super) fn said(report: &RunReport) -> String {
+/// The outcome of a run, in a few words: the first score, or why it stopped.
+pub fn said(report: &RunReport) -> String {
     let bits = report.scores.get(BITS);
     let (name, score) = (bits.map(|_| BITS), bits.unwrap_or(&report.accuracy));
     match (&report.error, score.first()) {

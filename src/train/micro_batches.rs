@@ -5,7 +5,7 @@
 //! one of the numbers of the experiment, each part has a gradient of its own, and the sum is taken in their order: what
 //! comes out depends on how many parts there are, and not on how many threads computed them, or when.
 
-use super::{config::TrainConfig, descend};
+use super::{config::TrainConfig, gradient::descend};
 use crate::{
     autograd::Tape,
     error::{Error, Result},

@@ -2,7 +2,7 @@
 //!
 //! Of its modules, too, each knows those before it, and those on a level with it:
 //! interrupt, lock, outcome, presets, schedule ← optimizer ← on_device ← capacity, config ← data, evaluate,
-//! micro_batches, profile, progress, rehearsal, standing, table ← checkpoint ← rundir ← jobs ← sweep.
+//! gradient, micro_batches, profile, progress, rehearsal, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 #[doc(hidden)]
 pub mod capacity;
@@ -13,6 +13,7 @@ pub mod config;
 pub(crate) mod data;
 #[doc(hidden)]
 pub mod evaluate;
+mod gradient;
 #[cfg(feature = "laboratory")]
 pub(crate) mod interrupt;
 #[cfg(feature = "laboratory")]
@@ -48,15 +49,16 @@ pub mod sweep;
 pub mod table;
 
 use crate::{
-    autograd::{Tape, Var},
+    autograd::Tape,
     cuda,
     error::{Error, Result},
-    models::{self, Bound, Form, Model},
-    tasks::{Batch, IGNORE, Stages, Task},
+    models::{self, Form, Model},
+    tasks::{Batch, Stages, Task},
     tensor::{Cores, DType, Device, Tensor},
 };
 use config::{Parts, TrainConfig};
 use data::Data;
+use gradient::{culprit, gradient, not_finite};
 use micro_batches::MicroBatches;
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Noise, Window, clip, windows};
@@ -493,53 +495,4 @@ fn of_model(cfg: &TrainConfig, model: &Model, task: &dyn Task) -> Result<TrainCo
     let at_once = models::tokens_at_once(has).unwrap_or_else(|_| model.tokens_at_once());
     let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len, at_once);
     Ok(TrainConfig { model: has.clone(), micro_batches: Parts::Count(parts), ..cfg.clone() })
-}
-
-/// The loss of a batch on the tape, and its gradient in `into`.
-fn gradient<'t>(
-    cfg: &TrainConfig,
-    model: &mut Model,
-    tape: &'t Tape,
-    form: Form,
-    feed: &Feed,
-    into: &mut Tensor,
-) -> Var<'t> {
-    model.params_mut().refresh();
-    let params = model.params().bind(tape);
-    let rows = feed.rows.map(|rows| tape.constant(rows));
-    let logits = model.train(&params, tape.constant(feed.tokens), form, rows);
-    descend(cfg, model, &params, logits, feed.targets, into)
-}
-
-/// The loss of these logits, and its gradient in `into`.
-fn descend<'t>(
-    cfg: &TrainConfig,
-    model: &Model,
-    params: &Bound<'t>,
-    logits: Var<'t>,
-    targets: &Tensor,
-    into: &mut Tensor,
-) -> Var<'t> {
-    let tape = logits.tape();
-    let loss = logits.cross_entropy_smoothed(tape.constant(targets), IGNORE, cfg.label_smoothing);
-    tape.backward(loss);
-    model.params().gather_grads(tape, params, into);
-    loss
-}
-
-/// The message about the first value or gradient that is not finite, on a tape that holds a step.
-fn culprit(cfg: &TrainConfig, model: &Model, tape: &Tape, loss: Var) -> String {
-    let what = if !model.params().flat().all_finite() {
-        "a parameter, before the step,".to_string()
-    } else {
-        let culprit = tape.first_not_finite().or_else(|| tape.backward_watched(loss));
-        culprit.map_or("the norm of the gradient".into(), |c| c.to_string())
-    };
-    not_finite(cfg, &what)
-}
-
-/// The message that a number is not finite, and what to change.
-fn not_finite(cfg: &TrainConfig, what: &str) -> String {
-    let clip = if cfg.clip > 0.0 { "clip" } else { "set clip" };
-    format!("{what} is not finite; lower lr, or {clip}")
 }

@@ -150,7 +150,7 @@ fn drawn_again(task: &Icll, rng: &mut Rng) -> Automaton {
 /// How often an automaton has so many states, so many letters, and its first state so many edges.
 #[test]
 fn automata_are_drawn_as_often_as_by_a_second_generator() {
-    const DRAWN: u64 = 6000;
+    const DRAWN: u64 = 40_000;
     let task = Icll::default();
     let shares = |draw: &dyn Fn(&mut Rng) -> Automaton| {
         let mut shares: BTreeMap<(&str, usize), f64> = BTreeMap::new();
@@ -165,12 +165,9 @@ fn automata_are_drawn_as_often_as_by_a_second_generator() {
     };
     let (ours, again) = (shares(&|rng| task.draw(rng)), shares(&|rng| drawn_again(&task, rng)));
     for of in ours.keys().chain(again.keys()) {
-        let share = |of_them: &BTreeMap<_, f64>| of_them.get(of).copied().unwrap_or(0.0);
-        // Four standard deviations of a difference of shares that are at most a half.
-        assert!(
-            (share(&ours) - share(&again)).abs() < 4.0 * (0.5 / DRAWN as f64).sqrt(),
-            "{of:?}: {ours:?}, {again:?}"
-        );
+        let [x, y] = [&ours, &again].map(|shares| shares.get(of).copied().unwrap_or(0.0));
+        // Four standard deviations of the difference of two counts.
+        assert!((x - y).abs() < 4.0 * ((x + y) / DRAWN as f64).sqrt(), "{of:?}: {ours:?}, {again:?}");
     }
 }
 

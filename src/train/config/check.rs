@@ -139,7 +139,7 @@ impl TrainConfig {
             expect(batch.checked_mul(len.max).is_some_and(|n| n <= MAX_TOKENS), || {
                 format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
             })?;
-            // Where positions need no table, max_len limits nothing, and a warning says that it has no effect.
+            // Without a table of positions max_len limits no length.
             if let Some(max) = self.max_len.filter(|_| self.model.positions != Positions::None) {
                 expect(len.max <= max, || {
                     format!("{name} {len}: expected no more than the {max} positions of max_len")
