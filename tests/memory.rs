@@ -57,6 +57,17 @@ fn a_thousand_random_lengths_hold_little_more_than_the_longest_needs() {
 }
 
 #[test]
+fn random_lengths_find_their_memory_in_what_is_kept() {
+    let (mut tape, mut g) = (Tape::new(Device::Cpu), Gen::new(1));
+    let mut fresh = || {
+        (0..500).for_each(|_| step(&mut tape, 65 + g.below(448), 8));
+        tape.fresh_buffers()
+    };
+    let (first, all) = (fresh(), fresh());
+    assert!(all - first <= 50, "500 steps made {} buffers anew, after {first} in the 500 before", all - first);
+}
+
+#[test]
 fn training_on_a_range_of_lengths_holds_little_more_than_the_longest_needs() {
     for (name, micro_batches) in [("lstm", 1), ("mamba", 2)] {
         let memory = |len: &str, steps: usize| {
@@ -148,19 +159,22 @@ fn a_run_without_memory_leaves_the_others_alone() {
 #[test]
 #[cfg(target_os = "linux")]
 fn runs_that_fit_one_by_one_are_refused_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
     let parity = |threads: usize| {
         let flags = "--models lstm,quasi_lstm --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
-                     --head-dim 64 --eval-lens 8 --micro-batches 1";
+                     --head-dim 64 --eval-lens 8 --micro-batches 1 --force --out";
+        let flags = format!("{flags} {}", dir.path().join("runs").display());
         let script =
             format!("ulimit -v 700000; exec {} parity {flags} --threads {threads}", env!("CARGO_BIN_EXE_tapezoo"));
         let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
+    let (status, said) = parity(1);
+    assert_eq!(status, Some(0), "{said}");
     let (status, said) = parity(2);
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("2 runs side by side ask for about") && said.contains("expected --threads 1"), "{said}");
-    let (status, said) = parity(1);
-    assert_eq!(status, Some(0), "{said}");
+    assert!(dir.path().join("runs/lstm-seed0/result.json").exists(), "the runs before are gone");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `--out DIR` begins runs in a directory, `--resume DIR` goes on with them.
 
-use super::{TrainArgs, open_device, resolve::check_task};
+use super::{TrainArgs, open_device, resolve::check_task, threads};
 use crate::{
     error::{Error, Result, printable},
     train::{
+        capacity,
         config::{TrainConfig, difference, merge},
         rundir::{self, Found, RunDir},
     },
@@ -20,6 +21,9 @@ impl TrainArgs {
         let Some(dir) = &self.output.resume else {
             let cfg = self.resolve(preset, task)?;
             open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
+            let (flag, n) = self.machine.jobs();
+            // Before earlier runs are deleted.
+            capacity::check_side_by_side([&cfg].into_iter(), threads(flag, n)?, flag)?;
             let out = self.output.out.as_deref();
             let out = out.map(|path| RunDir::create(path, &cfg, self.output.force)).transpose()?;
             return Ok((cfg, out));
@@ -38,7 +42,14 @@ impl TrainArgs {
             flags.remove("device");
         }
         merge(&mut here, flags);
-        if let Some((key, there, here)) = difference(&there, &here) {
+        let mut other = difference(&there, &here);
+        // A run records neither "all" nor what is as if it were not said.
+        if other.is_some()
+            && let Ok(cfg) = TrainConfig::from_layers("default", None, here)
+        {
+            other = difference(&there, &table(&cfg)?);
+        }
+        if let Some((key, there, here)) = other {
             let another =
                 format!("for another begin a new run: --config {} --out DIR", dir.join(rundir::CONFIG).display());
             let keeps = "a resumed run keeps its configuration";

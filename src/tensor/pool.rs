@@ -1,5 +1,7 @@
 //! Buffers by size class, kept between steps: after the second step of a fixed shape nothing is allocated, and with
-//! shapes that change not much more is kept than the largest step needs.
+//! shapes that change not much more is kept than the largest step needs. A pool that keeps that much lends a larger
+//! buffer rather than make one, as the system would have to clear new memory first. So the shorter parts of a batch have
+//! the buffers of the longest.
 
 mod free;
 
@@ -111,9 +113,10 @@ impl Pool {
     fn take<T: Element>(&mut self, len: usize) -> Arc<Host<T>> {
         let (class, room) = class(len);
         let bytes = room.saturating_mul(size_of::<T>());
-        let mut buf = match T::bin(self).take(class) {
+        let larger = self.usage.too_much(bytes);
+        let mut buf = match T::bin(self).take(class, larger) {
             Some(buf) => {
-                self.usage.taken(bytes);
+                self.usage.taken(buf.room() * size_of::<T>());
                 buf
             }
             None => {
@@ -152,9 +155,10 @@ impl Pool {
     fn block(&mut self, gpu: &Arc<Gpu>, bytes: usize) -> Arc<Block> {
         let (class, units) = class(bytes.div_ceil(UNIT));
         let size = units.saturating_mul(UNIT);
-        let block = match self.blocks.take(class) {
+        let larger = self.usage.too_much(size);
+        let block = match self.blocks.take(class, larger) {
             Some(block) => {
-                self.usage.taken(size);
+                self.usage.taken(block.bytes());
                 block
             }
             None => {
@@ -195,7 +199,11 @@ impl Pool {
             return Tensor::hollow(shape, dtype);
         }
         if let Some(gpu) = self.gpu.clone() {
-            return Tensor { shape, offset: 0, buf: Buf::Cuda(self.block(&gpu, n * dtype.bytes()), dtype) };
+            return Tensor {
+                shape,
+                offset: 0,
+                buf: Buf::Cuda(self.block(&gpu, n.saturating_mul(dtype.bytes())), dtype),
+            };
         }
         let buf = match dtype {
             DType::F32 => f32::wrap(self.take(n)),

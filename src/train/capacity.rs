@@ -5,13 +5,13 @@
 //! and comparisons of all pairs of steps, which grow with its square, nothing grows faster. A backward pass holds about
 //! half as much again (`tests/memory.rs` compares with what training holds).
 
-use super::config::TrainConfig;
+use super::config::{SEQUENCES, TrainConfig};
 use crate::{
     autograd::{Kernels, Tape},
     error::{Error, Result, bytes, count, quietly},
-    models::{self, Form, Model},
+    models::{self, Form, Model, Variant},
     rng,
-    tasks::{Batch, IGNORE, Len},
+    tasks::{Batch, IGNORE, Len, Tasks},
     tensor::{Device, Tensor, available},
 };
 use std::borrow::Cow;
@@ -226,10 +226,13 @@ pub struct Memory {
 /// Where its steps cannot be recorded without being computed, the parameters alone.
 pub fn memory(cfg: &TrainConfig, model: &Model, cores: usize) -> Vec<Memory> {
     let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
+    // As in `Trainer::with`: a device computes a batch whole, and so does a model with more than parameters.
+    let buffers = cfg.model.carry_state || cfg.model.variant == Variant::Published && cfg.model.mixer == "lru";
+    let parts = if cfg.device != Device::Cpu || buffers { 1 } else { cfg.parts() };
     // Weights, gradient, two moments; and a gradient of each part.
-    let fixed = n * size * (4.0 + if cfg.parts() > 1 { cfg.parts() as f64 } else { 0.0 });
-    let part = cfg.batch.div_ceil(cfg.parts());
-    let at_once = cfg.parts().min(cores) as f64;
+    let fixed = n * size * (4.0 + if parts > 1 { parts as f64 } else { 0.0 });
+    let part = cfg.batch.div_ceil(parts);
+    let at_once = parts.min(cores) as f64;
     let form = cfg.form_of(model);
     let with = |what: String, values: f64, lower: &str| Memory {
         what: format!(
@@ -243,9 +246,16 @@ pub fn memory(cfg: &TrainConfig, model: &Model, cores: usize) -> Vec<Memory> {
     let train = at_once * 1.5 * values(cfg, model, part, cfg.train_len.max);
     let train =
         with(format!("a step of {} sequences of length {}", cfg.batch, cfg.train_len), train, "--batch or --train-len");
-    let at = if cfg.parts() > 1 { cfg.eval_batches.min(cores) as f64 } else { 1.0 };
+    // The threads of a step's parts share the batches, and cut each as `evaluate` does.
+    let at = parts.min(cfg.eval_batches).min(cores) as f64;
+    let whole = cfg.device != Device::Cpu || matches!(cfg.task, Tasks::Icll(_) | Tasks::Own(_));
+    let sequences = |len: usize| {
+        let parts = cfg.eval_batch.saturating_mul(len).div_ceil(model.tokens_at_once());
+        let parts = parts.min(cfg.eval_batch.div_ceil(SEQUENCES)).max(1);
+        if whole { cfg.eval_batch } else { cfg.eval_batch.div_ceil(parts) }
+    };
     let eval = cfg.eval_lens.iter().map(|&len| {
-        let bytes = at * values(cfg, model, cfg.eval_batch, len.max);
+        let bytes = at * values(cfg, model, sequences(len.max), len.max);
         with(format!("evaluating {} sequences of length {len}", cfg.eval_batch), bytes, "eval_batch or --eval-lens")
     });
     std::iter::once(train).chain(eval).collect()

@@ -28,7 +28,7 @@ struct Part {
 }
 
 /// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that the buffers of one part
-/// are in its caches for the next, as far as they are of one size.
+/// are in its caches for the next.
 pub struct MicroBatches {
     parts: Vec<Mutex<Part>>,
     tapes: Mutex<Vec<Tape>>,
@@ -84,6 +84,8 @@ impl MicroBatches {
         let n = self.parts.len();
         let batches = if model.is_causal() { batch.by_length(n) } else { batch.parts(n) };
         self.each(batches.len(), |i, tape| {
+            // The longest first: what is left for a thread at the end is short.
+            let i = batches.len() - 1 - i;
             let Part { grads, loss, targets } = &mut *lock(&self.parts[i]);
             let part = &batches[i];
             let (rows, labels) = part.labelled().unzip();
