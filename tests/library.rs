@@ -482,6 +482,11 @@ fn an_op_with_something_wrong_is_told_what() {
         says(case.gradient(4), "finite differences");
         says(case.kernels(4, 1), "off");
     }
+    // An infinity hides no error of the other numbers.
+    fn infinite(g: &mut Gen) -> tapezoo::ops::Sample {
+        (Box::new(Square("value")), vec![Tensor::from_vec(vec![f64::INFINITY, g.uniform(1.0, 2.0), 2.0], [3])])
+    }
+    says(OpCase { name: "square", sample: infinite }.kernels(4, 1), "off");
     says(cases[3].purity(5), "old contents");
     says(cases[4].sums(4), "twice");
     says(cases[4].kernels(4, 2), "gradient 0");

@@ -279,8 +279,10 @@ fn only_a_run_directory_is_resumed_and_only_as_it_was() {
     let said = String::from_utf8(dyck.stderr).unwrap();
     assert!(said.contains("task"), "{said}");
     assert!(before == files(&runs), "something was written");
-    // Flags with the same values are allowed.
-    assert_eq!(run(&format!("{} --lr 0.005 --steps 1200", resume(&runs))).0, Some(0));
+    // Flags with the same values are allowed, recorded or not.
+    let same = "--lr 0.005 --steps 1200 --kernels fast --label-smoothing 0 --variant clean";
+    let (status, _, said) = run(&format!("{} {same}", resume(&runs)));
+    assert_eq!(status, Some(0), "{said}");
 }
 
 #[test]

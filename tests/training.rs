@@ -408,6 +408,11 @@ fn a_table_fits_a_narrow_terminal_and_says_when_a_number_is_perfect() {
     }
     let wide = table::text(&cfg, &[report(0.9996)]);
     assert!(wide.contains("0.999") && !wide.contains("perfect"), "{wide}");
+    // A run that failed took no time that would tell about the others.
+    let (took, failed) =
+        (RunReport { wall_s: 8.5, ..report(1.0) }, RunReport { error: Some("no".into()), ..report(1.0) });
+    let both = table::text(&cfg, &[took, failed]);
+    assert!(both.contains(" 8.5"), "{both}");
 }
 
 #[test]

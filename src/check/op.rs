@@ -311,10 +311,10 @@ fn is_large(seed: u64) -> bool {
     seed % 4 >= 2
 }
 
-/// The largest difference relative to the largest element of either, or to a tenth where all elements are small (a
-/// gradient may be a sum that cancels).
+/// The largest difference relative to the largest finite element of either, or to a tenth where all elements are small
+/// (a gradient may be a sum that cancels).
 fn off(a: &[f64], b: &[f64]) -> f64 {
-    let size = a.iter().chain(b).fold(0.1, |size: f64, x| size.max(x.abs()));
+    let size = a.iter().chain(b).filter(|x| x.is_finite()).fold(0.1, |size: f64, x| size.max(x.abs()));
     let off = |(a, b): (&f64, &f64)| match (a - b).abs() / size {
         _ if a == b || a.is_nan() && b.is_nan() => 0.0,
         off if off.is_nan() => f64::INFINITY,

@@ -2,8 +2,9 @@
 
 use super::{bar::with_bar, fail, print, say};
 use crate::{
-    book::{LIBRARY, Site},
+    book::{LIBRARY, Site, TITLE},
     error::{Error, Result},
+    files,
 };
 use clap::Parser;
 use std::{
@@ -23,7 +24,7 @@ use std::{
 #[derive(Parser)]
 #[command(name = "book", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Book {
-    /// The directory of the site; it is made if need be
+    /// The directory of the site; it is made if need be, and a site that is there is replaced
     #[arg(long, value_name = "DIR", default_value = "site")]
     out: PathBuf,
     /// The library as WebAssembly, compressed by gzip; without it the pages train nothing
@@ -40,7 +41,7 @@ Examples:
   book --library zoo.wasm.gz           with a library that was not built here
 
 Exit status: 0 when the site is written, 1 when it cannot be written, \
-2 when --out is a file, or --library is no compressed module.";
+2 when --out is a file or has pages of something else, or --library is no compressed module.";
 
 pub(super) fn run(args: &Book) -> ExitCode {
     if let Err(e) = check(args) {
@@ -57,6 +58,11 @@ fn check(args: &Book) -> Result<()> {
     let Book { out, library, .. } = args;
     if out.exists() && !out.is_dir() {
         let what = "is a file; expected a directory, or a name for a new one";
+        return Err(Error::config(format!("--out {}: {what}", out.display())));
+    }
+    let index = out.join("index.html");
+    if index.exists() && !files::read_text(&index, files::RECORD).is_ok_and(|text| text.contains(TITLE)) {
+        let what = "has an index.html of something else, which would be replaced; choose another directory";
         return Err(Error::config(format!("--out {}: {what}", out.display())));
     }
     if library != Path::new(LIBRARY) && !library.exists() {

@@ -1,6 +1,6 @@
 //! `tapezoo import` and `tapezoo export`: layers that another package has trained, and ours for another package.
 
-use super::{Machine, Sizes, TrainArgs, What, help::glance, print, train};
+use super::{Machine, Sizes, TrainArgs, What, help::glance, print, resolve::sets, train};
 use crate::{
     error::{Error, Result, brief, contained, printable},
     exchange::{self, Layers, Package, Wanted},
@@ -11,7 +11,7 @@ use crate::{
     terminal::few,
     train::{
         Trainer,
-        config::TrainConfig,
+        config::{self, TrainConfig},
         rundir::{Held, RunDir},
     },
 };
@@ -236,6 +236,7 @@ fn imported(args: &Import) -> Result<Imported> {
     let all = configuration(args, &layers)?;
     let own = all.for_model(&args.models)?;
     let model = layers.model(&own.model, own.seed)?;
+    source::not_finite(&model, &args.file).iter().for_each(|what| super::say("warning", what));
 
     let sizes: Vec<String> = layers.sizes().iter().map(|(key, n)| format!("{key} {n}")).collect();
     let mut said = vec![
@@ -302,9 +303,11 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
             _ => *field = n,
         }
     }
+    let file = args.config.as_deref().filter(|path| path.is_file()).map(config::read).transpose()?;
+    let says = |key: &str| file.as_ref().is_some_and(|file| sets(file, key));
     if let Some(positions) = layers.positions() {
         sizes.positions.get_or_insert(positions.to_string());
-    } else if sizes.positions.is_none() && args.models == "gpt" {
+    } else if sizes.positions.is_none() && args.models == "gpt" && !says("positions") {
         // The presets' choice for attention, without which it has no sense of order.
         sizes.positions = Some(Positions::Learned.to_string());
     }
@@ -312,7 +315,7 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
         models: Some(vec![args.models.clone()]),
         config: args.config.clone(),
         seeds: Some(1),
-        seed: args.seed.or(Some(0)),
+        seed: args.seed.or((!says("seed")).then_some(0)),
         ..What::default()
     };
     let dtype = layers.dtype();
@@ -352,7 +355,9 @@ fn exported(args: &Export) -> Result<(Vec<u8>, String)> {
         let source = source::checkpoint(&args.checkpoint)?;
         (source.model, source.doubts)
     } else {
-        (Model::open(&args.checkpoint)?, vec![])
+        let model = Model::open(&args.checkpoint)?;
+        let doubts = source::not_finite(&model, &args.checkpoint).into_iter().collect();
+        (model, doubts)
     };
     doubts.iter().for_each(|what| super::say("warning", what));
     let blocks = model.config().layers;

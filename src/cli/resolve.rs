@@ -181,7 +181,7 @@ fn is_flag(key: &str) -> bool {
 }
 
 /// Whether a file sets a key, for all models or for one.
-fn sets(file: &Table, key: &str) -> bool {
+pub(super) fn sets(file: &Table, key: &str) -> bool {
     file.iter().any(|(name, value)| name == key || value.as_table().is_some_and(|inner| sets(inner, key)))
 }
 

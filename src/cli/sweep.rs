@@ -148,7 +148,7 @@ fn start(args: &Run) -> Result<ExitCode> {
         })));
     }
     if let Some(cost) = capacity::cost(plan.points.iter().map(|point| &point.cfg))? {
-        say("note", &cost);
+        say("note", &cost.replacen("this takes", "the whole grid takes", 1));
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {

@@ -59,17 +59,18 @@ fn number(name: &str, pattern: &str, ends: bool) -> Option<usize> {
 
 /// A name with `{}` for its first number.
 pub fn without_number(name: &str) -> String {
-    let mut parts: Vec<&str> = name.split('.').collect();
-    if let Some(at) = parts.iter().position(|part| is_number(part)) {
-        parts[at] = "{}";
-    }
-    parts.join(".")
+    without(name, |parts| parts.iter().position(|part| is_number(part)))
 }
 
 /// A name with `{}` for its last number.
 pub fn without_last_number(name: &str) -> String {
+    without(name, |parts| parts.iter().rposition(|part| is_number(part)))
+}
+
+/// A name with `{}` for one of its parts.
+fn without(name: &str, part: impl Fn(&[&str]) -> Option<usize>) -> String {
     let mut parts: Vec<&str> = name.split('.').collect();
-    if let Some(at) = parts.iter().rposition(|part| is_number(part)) {
+    if let Some(at) = part(&parts) {
         parts[at] = "{}";
     }
     parts.join(".")

@@ -297,10 +297,11 @@ fn plan(
         taken.push(block);
     }
     // One module is named for all of them.
-    for (at, (row, first)) in taken.first().into_iter().flatten().enumerate() {
-        let other =
-            taken.iter().position(|block| block.get(at).is_some_and(|(_, own)| own.is_some() != first.is_some()));
-        if let Some(other) = other.filter(|_| row.when != When::Later) {
+    for (row, first) in taken.first().into_iter().flatten() {
+        let other = taken
+            .iter()
+            .position(|block| block.iter().any(|(its, own)| its.ours == row.ours && own.is_some() != first.is_some()));
+        if let Some(other) = other {
             let own = row.theirs.first().map_or(row.ours, |(names, _)| either(names).next().unwrap_or_default());
             let (with, without) = if first.is_some() { (0, other) } else { (other, 0) };
             let (with, without) = (blocks[with], blocks[without]);

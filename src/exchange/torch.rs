@@ -40,7 +40,10 @@ pub const TABLES: &[Table] = &[
         package: Package::Torch,
         module: |c, has| {
             let bias = if has("in_proj_bias") { "" } else { "bias=False, " };
-            format!("torch.nn.MultiheadAttention({}, {}, {bias}batch_first=True)", c.width, c.heads)
+            format!(
+                "torch.nn.MultiheadAttention({}, {}, {bias}batch_first=True), called with a causal mask",
+                c.width, c.heads
+            )
         },
         square: true,
         rows: &[

@@ -261,7 +261,7 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
 }
 
 /// A warning about weights that are not finite.
-fn not_finite(model: &Model, path: &Path) -> Option<String> {
+pub(crate) fn not_finite(model: &Model, path: &Path) -> Option<String> {
     let weights = model.params().flat().to_f64();
     let count = |range: std::ops::Range<usize>| weights[range].iter().filter(|x| !x.is_finite()).count();
     let bad: Vec<(&str, usize)> = (model.params().entries().iter())
@@ -273,7 +273,7 @@ fn not_finite(model: &Model, path: &Path) -> Option<String> {
     let weights = if all == 1 { "1 weight is" } else { &format!("{all} weights are") };
     let where_ =
         if bad.len() == 1 { format!("in '{first}'") } else { format!("in '{first}' and {} more", bad.len() - 1) };
-    Some(format!("{}: {weights} NaN or infinite, {where_}; what comes of them is on the page too", path.display()))
+    Some(format!("{}: {weights} NaN or infinite, {where_}", path.display()))
 }
 
 /// Load the weights of a run into a model; returns a sentence about tensors that the model does not have.

@@ -100,9 +100,14 @@ pub fn lines() -> String {
     text
 }
 
+/// The letters of sizes in the facts.
+pub const LETTERS: &str = "H heads have keys of K and values of V channels; N: states; P: channels of a head of Mamba-2 and \
+                           Mamba-3; E: inner channels of Mamba; D: the width; n: steps of a token; C: a stretch; t: tokens \
+                           so far.";
+
 /// The scheme's table: the facts of each mixer below its name.
 pub fn table() -> String {
-    let mut text = "S_t = A_t S_{t-1} + B_t; K, V: sizes of a head; N: states; t: tokens so far.\n".to_string();
+    let mut text = format!("S_t = A_t S_{{t-1}} + B_t. {LETTERS}\n");
     for family in Family::present() {
         let _ = writeln!(text, "\n{}", family.title());
         for (name, build, about) in all().iter().filter(|m| m.2.family == family) {

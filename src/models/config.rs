@@ -268,13 +268,14 @@ impl ModelConfig {
     /// # Errors
     /// Names their sizes and the settings to change.
     pub fn check_tables(&self) -> Result<()> {
-        let row = match self.positions {
-            Positions::Sinusoidal => self.width,
-            Positions::Rope => self.head_dim,
-            Positions::None | Positions::Learned => 0,
+        // With rotations each block has a table of its own.
+        let (row, tables) = match self.positions {
+            Positions::Sinusoidal => (self.width, 1),
+            Positions::Rope => (self.head_dim, self.layers),
+            Positions::None | Positions::Learned => (0, 0),
         };
         // While the table is built, it exists in both precisions.
-        let asked = self.max_len.saturating_mul(row).saturating_mul(2 * size_of::<f64>());
+        let asked = [row, tables, 2 * size_of::<f64>()].into_iter().fold(self.max_len, usize::saturating_mul);
         if asked <= 1 << 26 || asked <= available() {
             return Ok(());
         }

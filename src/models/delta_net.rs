@@ -16,7 +16,7 @@
 //! − 2 k kᵀ S (Grazzi et al. 2025, arXiv 2411.12537).
 //!
 //! Parity needs this. Every one applies the same transition a, and two ones must cancel: a² = 1 with a ≠ 1, so a = −1.
-//! Products of transitions with real, non-negative eigenvalues converge instead: after enough ones, an odd and an even
+//! Powers of a transition with real eigenvalues in [0, 1] converge instead: after enough ones, an odd and an even
 //! number of them look alike in finite precision (theorem 1 there).
 //!
 //! The chunked form (section 3.2; UT transform), for a chunk with rows Q (times 1/√K), K, V and b = diag(β):

@@ -71,7 +71,7 @@ pub(crate) const ABOUT: About = About {
     parent: Some(("delta_net", "several corrections a token")),
     transition: "Π_j (I − β_tj k_tj k_tjᵀ)",
     state: "H K V",
-    eigenvalues: "complex, |λ| ≤ 1",
+    eigenvalues: "[0, 1] if n = 2, or complex, |λ| ≤ 1",
     cost: "n H K V",
     source: "arXiv 2502.10297",
 };

@@ -46,7 +46,7 @@ pub mod log_linear;
 pub(crate) mod mesa;
 
 pub(crate) use about::UNKNOWN;
-pub use about::{About, Family, about, facts, lines, table};
+pub use about::{About, Family, LETTERS, about, facts, lines, table};
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use conv::{Conv, Convs, Projection, TokenShift, remembered};
 pub use maps::{

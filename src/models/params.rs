@@ -109,7 +109,8 @@ impl Init {
         p
     }
 
-    /// How deep the block at hand is among this many: from 0 to 1, and from 1 down.
+    /// The depth of the block at hand, l, among so many: l / (layers − 1), from 0 to 1, and 1 − l / layers, from 1 down to
+    /// 1 / layers.
     pub fn depth(&self, layers: usize) -> [f64; 2] {
         let (block, layers) = (self.layer as f64, layers.max(self.layer + 1) as f64);
         [block / (layers - 1.0).max(1.0), 1.0 - block / layers]

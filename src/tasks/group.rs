@@ -6,7 +6,8 @@
 //!
 //! Element 0 is the identity. Permutations are numbered in lexicographic order, (p ∘ q)(i) = p(q(i)); A_n are the
 //! even ones, in that order; in A4×Z5 the pair (a, z) is number 5 a + z. Z60 can be followed by adding up; A5 and S5
-//! are not solvable, and no fixed number of layers of a model without a true recurrence follows them at all lengths.
+//! are not solvable, and no fixed number of layers of attention, or of diagonal transitions, follows them at all lengths,
+//! unless TC⁰ = NC¹.
 
 use super::{Counts, Len, Task};
 use crate::rng::Rng;

@@ -184,8 +184,8 @@ pub trait Task: Send + Sync {
         false
     }
 
-    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`] and, from −1, "scaled";
-    /// more is better, but of [`BITS`] and [`TVD`].
+    /// The metrics of this task besides the accuracy, with short names. More is better, but of [`BITS`] and [`TVD`]. Those of
+    /// this crate are from 0 to 1, but for [`BITS`] and, from −1, "scaled"; those of a task of one's own are finite.
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -227,7 +227,9 @@ pub(crate) fn is_score(name: &str, x: f64) -> bool {
     match name {
         "scaled" => (-1.0..=1.0).contains(&x),
         BITS => (0.0..=counts::MOST_BITS).contains(&x),
-        _ => (0.0..=1.0).contains(&x),
+        "accuracy" | "precision" | "recall" | "sequences" | "largest" | TVD => (0.0..=1.0).contains(&x),
+        // Of a task of one's own.
+        _ => x.is_finite(),
     }
 }
 

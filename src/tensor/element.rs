@@ -4,8 +4,16 @@ use super::{Buf, DType, Host, Pool, pool::Bin};
 use bytemuck::Pod;
 use std::{fmt, ops, sync::Arc};
 
-/// A type that can be the element of a tensor.
-pub trait Element: Pod + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+/// Kernels rely on what these traits say of a type, so that no other has them.
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+    impl Sealed for i32 {}
+}
+
+/// A type that can be the element of a tensor: `f32`, `f64` or `i32`.
+pub trait Element: sealed::Sealed + Pod + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The run-time name of this type.
     const DTYPE: DType;
     /// The host buffer of this element type, if `buf` is one.

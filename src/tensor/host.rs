@@ -33,6 +33,7 @@ enum Memory<T> {
 impl<T: Clone + Default> Host<T> {
     /// `len` defaults.
     pub fn aligned(len: usize) -> Host<T> {
+        const { assert!(size_of::<T>() > 0, "no number of a tensor") };
         let all = vec![T::default(); len + LINE / size_of::<T>()];
         // Nothing is ever added, so that they stay where they are.
         let start = all.as_ptr().align_offset(LINE).min(all.len() - len);

@@ -1,6 +1,6 @@
 //! The type that operands of products are rounded to, as an experiment chooses it.
 
-use crate::tensor::{DType, Device};
+use crate::tensor::{DType, Device, simd};
 use std::{fmt, str::FromStr};
 
 /// The type that operands of Linear, Matmul and TrilMatmul in single precision are rounded to; sums are in single
@@ -16,7 +16,7 @@ pub enum Products {
 
 /// Why there are no products in bf16 on this processor.
 const NO_BF16: &str = "products bf16: this processor has no AVX512-BF16 (avx512_bf16 among the flags of \
-    /proc/cpuinfo), the instructions that multiply such numbers; expected products f32";
+    /proc/cpuinfo), the instructions that multiply such numbers, or TAPEZOO_SIMD forbids them; expected products f32";
 
 impl Products {
     /// Whether this processor has them.
@@ -25,7 +25,10 @@ impl Products {
     /// When it has not: which instructions are missing.
     pub fn check_processor(self) -> Result<(), String> {
         #[cfg(target_arch = "x86_64")]
-        let available = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+        let available = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512bf16")
+            && simd::allows(simd::Level::Avx512);
         #[cfg(not(target_arch = "x86_64"))]
         let available = false;
         if self == Products::F32 || available { Ok(()) } else { Err(NO_BF16.into()) }

@@ -94,6 +94,15 @@ pub fn catch() -> Result<()> {
             // The lock is kept: a thread that comes to its end now waits until the process ends.
             let mut words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(words) = words.take() {
+                // They may wait for a disk, and a later signal must not.
+                let _ = thread::Builder::new().spawn(move || {
+                    loop {
+                        thread::sleep(POLL);
+                        if AGAIN.load(Ordering::Relaxed) {
+                            exit(came().unwrap_or(signal).status().into());
+                        }
+                    }
+                });
                 words(signal);
                 exit(signal.status().into());
             }

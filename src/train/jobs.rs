@@ -242,6 +242,10 @@ fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> 
         }
         Ok(()) => told.set(Stand::Finished(Box::new(report.clone()))),
     }
+    if report.error.is_some() {
+        // Nobody does the rest of its work, so that it tells nothing about the time of others.
+        told.progress.goes_on(told.run, 1.0);
+    }
     told.progress.finish(told.run, &format!("{} seed {}: {}", report.model, report.seed, said(&report)));
     Some(report)
 }
@@ -271,10 +275,10 @@ fn train_to_end(
     told: &Told,
 ) -> Result<()> {
     let Job { cfg, seed, .. } = job;
-    let now = Instant::now();
     told.lock.map_or(Ok(()), |lock| lock.check("this run is not begun"))?;
     // The directory is read only once no other process writes to it.
     let held = job.dir.as_deref().map(Held::wait).transpose()?;
+    let now = Instant::now();
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
     let (mut trainer, files, before) = match (found, job.dir.as_deref(), held) {
         (Found::Finished(finished), Some(dir), Some(held)) => {
@@ -307,7 +311,8 @@ fn train_to_end(
     }
     let from = trainer.steps();
     let before = Duration::try_from_secs_f64(before).unwrap_or_default();
-    let mut watch = Record { files, bar, cfg, told, from, start: now, before, shown: now, saved: now };
+    let evaluating = (now, Duration::ZERO);
+    let mut watch = Record { files, bar, cfg, told, from, start: now, before, evaluating, shown: now, saved: now };
     let trained = train_on(trainer, &mut watch);
     report.wall_s = watch.wall().as_secs_f64();
     let mut files = watch.files;
@@ -339,6 +344,8 @@ struct Record<'a> {
     from: usize,
     before: Duration,
     start: Instant,
+    /// Since when it evaluates, and the time that earlier evaluations took.
+    evaluating: (Instant, Duration),
     shown: Instant,
     saved: Instant,
 }
@@ -358,7 +365,8 @@ impl Watch for Record<'_> {
                 format!("{} step {} of {}, loss {:.4}", self.bar.prefix(), s.step, self.cfg.steps, s.loss)
             });
             self.bar.set_position(s.step as u64);
-            let rate = (s.step - self.from) as f64 / self.start.elapsed().as_secs_f64();
+            let training = self.start.elapsed().saturating_sub(self.evaluating.1);
+            let rate = (s.step - self.from) as f64 / training.as_secs_f64();
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));
         }
         match &mut self.files {
@@ -388,11 +396,13 @@ impl Watch for Record<'_> {
     fn evaluates(&mut self, trainer: &mut Trainer) -> Result<()> {
         let later = self.files.as_ref().map(|files| files.checkpoint_later(trainer, self.wall())).transpose()?;
         self.told.standing.update(self.told.run, |stand| Stand::Evaluating(stand.saved(), later.map(Save::new)));
+        self.evaluating.0 = Instant::now();
         Ok(())
     }
 
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {
         self.told.standing.update(self.told.run, |stand| Stand::AtWork(stand.saved()));
+        self.evaluating.1 += self.evaluating.0.elapsed();
         #[derive(Serialize)]
         struct Line<'a> {
             step: usize,

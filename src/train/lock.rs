@@ -47,7 +47,10 @@ impl Lock {
     /// When a process has it for itself; when it cannot be written.
     pub fn shared(dir: &Path) -> Result<Lock> {
         // A process that leaves takes it alone for a moment, to see whether it is the last.
-        Lock::take(dir, File::try_lock_shared, 20)
+        let lock = Lock::take(dir, File::try_lock_shared, 20)?;
+        // The name in the file is that of a process that was killed. It is not at work any more.
+        let _ = lock.file.set_len(0);
+        Ok(lock)
     }
 
     /// A lock, tried again so many times, a twentieth of a second apart.

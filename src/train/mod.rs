@@ -51,7 +51,7 @@ pub mod table;
 use crate::{
     autograd::Tape,
     cuda,
-    error::{Error, Result},
+    error::{Error, Result, within_memory},
     models::{self, Form, Model},
     tasks::{Batch, Stages, Task},
     tensor::{Cores, DType, Device, Tensor},
@@ -419,8 +419,13 @@ impl Trainer {
         };
         let told = [loss, clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
-            let loss = on_tape.unwrap_or_else(|| whole(model, grads));
-            return Err(Error::NotFinite { step: self.step, what: culprit(cfg, model, tape, loss) });
+            // On one tape the parts need more memory than they did apart, and there may be none.
+            let what = within_memory(|| {
+                let loss = on_tape.unwrap_or_else(|| whole(model, grads));
+                culprit(cfg, model, tape, loss)
+            });
+            let what = what.unwrap_or_else(|_| not_finite(cfg, "the loss or the norm of the gradient"));
+            return Err(Error::NotFinite { step: self.step, what });
         }
         tape.reset();
         if let Some(noise) = Noise::of(cfg.grad_noise, self.seed, self.step - 1) {

@@ -193,7 +193,9 @@ fn forget(own: &mut Table, top: &Table) {
 pub(crate) fn merge(base: &mut Table, top: Table) {
     // The options of another task mean nothing to this one.
     let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
-    if task(&top).is_some_and(|name| task(base) != Some(name)) {
+    if let (Some(new), Some(old)) = (task(&top), task(base))
+        && new != old
+    {
         base.remove("task");
     }
     for (key, value) in top {

@@ -139,7 +139,7 @@ impl Standing {
         let runs = self.runs();
         let all = runs.len();
         let mut counts = BTreeMap::<&str, usize>::new();
-        let mut details = String::new();
+        let (mut details, mut untold) = (String::new(), 0);
         for (name, stand) in &*runs {
             let from = |step: &Option<usize>| match (step, go_on) {
                 (_, None) => "nothing of it is kept".into(),
@@ -158,10 +158,15 @@ impl Standing {
                 Stand::Refused(error) => ("failed", Some(error.clone())),
             };
             *counts.entry(count).or_default() += 1;
-            // Many may have failed for one reason.
-            if let Some(detail) = detail.filter(|_| details.lines().count() < 10) {
-                details += &format!("\nnot saved: {name}: {detail}");
+            // Many may have failed for one reason, and an error is shown in eight lines.
+            match detail {
+                Some(detail) if details.lines().count() < 7 => details += &format!("\nnot saved: {name}: {detail}"),
+                Some(_) => untold += 1,
+                None => {}
             }
+        }
+        if untold > 0 {
+            details += &format!("\nand {untold} more");
         }
         let n = |name: &str| counts.get(name).copied().unwrap_or_default();
         let mut text = format!("{} of {all} runs are finished", n("finished"));

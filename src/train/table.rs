@@ -146,7 +146,7 @@ fn block(
         let cost = |what: &&str| match *what {
             "params" => row.runs[0].params.to_string(),
             "steps/s" => mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}")),
-            _ => format!("{:.1}", row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64),
+            _ => mean(&row.each(|r| Some(r.wall_s))).map_or("-".into(), |x| format!("{x:.1}")),
         };
         text.extend(costs.iter().map(|what| format!(" {:>1$}", cost(what), COST - 1)));
         text.push('\n');

@@ -78,6 +78,8 @@ fn values(c: &Config, b: usize, t: usize) -> u128 {
     let memory = match c.model.as_str() {
         "gpt" => c.n_heads * t,
         "mamba" => c.expand * c.h_dim * c.d_state,
+        // Its products of gates compare every place of a block with every one before it.
+        "quasi_lstm" => c.n_heads * c.head_dim * (c.block_length + 1),
         "linear_transformer" | "delta_net" => c.n_heads * c.head_dim * c.head_dim,
         _ => 0,
     };

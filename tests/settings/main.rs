@@ -130,7 +130,7 @@ fn what_takes_long_is_said_before_it_begins() {
     };
     long("", &[]);
     long("preset = 'dyck'", &[]);
-    let note = "note: this takes about";
+    let note = "note: the whole grid takes about";
     long(
         "models = ['lstm']\nsteps = 1000000000",
         &[note, "days of a core", "lstm: training for 1000000000 steps", "--steps"],
@@ -160,7 +160,7 @@ fn what_takes_long_is_said_before_it_begins() {
     std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(first.starts_with(note) && first.contains("for each seed"), "{first}");
+    assert!(first.starts_with("note: this takes about") && first.contains("for each seed"), "{first}");
 }
 
 #[test]
@@ -403,6 +403,12 @@ fn a_sweep_does_nothing_twice_and_nothing_in_vain() {
         ("grid.train_len = [8, '8-8']", &["train_len=8 and train_len=8-8", "same experiment"]),
         ("grid.models = ['gpt', 'gpt']", &["grid.models", "gpt", "twice"]),
         ("grid.seed = [1, 1]", &["grid.seed", "1 is listed twice"]),
+        (
+            "grid.len = [{ name = 'short', train_len = 16 }, { name = 'short', train_len = 32 }]",
+            &["grid.len", "short is listed twice"],
+        ),
+        ("grid.kinds = [{ name = 'a', task = { name = 'dyck' } }]\ngrid.task.depth = [0]", &["depth", "at least 1"]),
+        ("grid.task.depth = [0]\ngrid.kinds = [{ name = 'a', task = { name = 'dyck' } }]", &["depth", "at least 1"]),
         ("grid.lr = [0.1, 0.2]\ngrid.both = [{ lr = 0.1, steps = 3 }]", &["grid.lr and grid.both", "both set lr"]),
     ] {
         place.refuses(&place.with_file(text, line), words);

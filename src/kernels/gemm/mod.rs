@@ -161,6 +161,9 @@ pub fn at_level(
 ) -> Option<usize> {
     check(&a, &b, (y.0.len(), y.1));
     assert!(y.1.rows > 0 && y.1.cols > 0, "gemm: y has no element, expected one at least");
+    if let Epilogue::Bias(row) = epilogue {
+        assert!(row.len() == y.1.cols && y.1.cs == 1, "gemm: a row of {} numbers for {:?}", row.len(), y.1);
+    }
     let product = operand::Product::new(alpha, a, b, y, epilogue);
     // SAFETY: the sizes and the lengths are checked; y is borrowed mutably.
     let done = unsafe {

@@ -70,7 +70,8 @@ impl<'a, T: Real> Packed<'a, T> {
     #[track_caller]
     pub fn times(&self, a: &[T], y: &mut [T]) {
         let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
-        assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
+        let sizes = [m.checked_mul(k), m.checked_mul(n)];
+        assert!([Some(a.len()), Some(y.len())] == sizes, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
         match &self.way {
             #[cfg(target_arch = "x86_64")]
             Way::Panels(panels) => {
@@ -99,9 +100,12 @@ fn panels<'a, T: Real>(cpu: &'a Cpu, rows: usize, b: (&[T], Mat)) -> Option<Temp
     if p.large() || p.tall_skinny() {
         return None;
     }
-    let mut packed = cpu.temp::<T>(packed_len::<Avx2>(p));
-    // SAFETY: b and its panels are as long as it takes.
-    unsafe { pack_all(v, p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
+    let room = packed_len::<Avx2>(p);
+    let mut packed = cpu.temp::<T>(room);
+    let to = T::f32s_mut(&mut packed)?;
+    assert!(to.len() == room, "gemm: {} numbers of room for panels of {room}", to.len());
+    // SAFETY: b is as long as its sizes say, and there is room for its panels.
+    unsafe { pack_all(v, p, to.as_mut_ptr()) };
     Some(packed)
 }
 

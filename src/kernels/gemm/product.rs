@@ -103,9 +103,9 @@ unsafe fn packing<V: Tiles, const N: usize>(v: V, product: &Product) {
     }
 }
 
-/// How many elements all of b takes in panels.
+/// How many elements all of b takes in panels; if there is no such number, more than any memory has.
 pub fn packed_len<V: Vector>(p: Product) -> usize {
-    p.k * p.n.next_multiple_of(V::W)
+    p.n.checked_next_multiple_of(V::W).and_then(|n| n.checked_mul(p.k)).unwrap_or(usize::MAX)
 }
 
 /// All of b in panels, for [`from_packed`].

@@ -77,7 +77,7 @@ pub struct Config {
     pub max_seq_len: usize,
     /// Positions in place of the published ones.
     pub positions: Option<Positions>,
-    /// Standard deviation of the initial weights, except in the LRU and Mamba.
+    /// Standard deviation of the initial weights: of Mamba only those of its embedding and head, and none of the LRU.
     pub std: f64,
     /// Defects that are left out.
     pub without: Vec<Defect>,
@@ -170,6 +170,11 @@ impl Config {
         ];
         if let Some((name, n)) = sizes.iter().find(|(_, n)| *n == 0 || *n > 1 << 16) {
             return Err(Error::config(format!("{name} = {n}: expected a number from 1 to {}", 1 << 16)));
+        }
+        if self.model == "lstm" && self.n_heads == 1 && self.head_dim != self.h_dim {
+            let (k, width) = (self.head_dim, self.h_dim);
+            let what = "with one head the published lstm has no map back to the width";
+            return Err(Error::config(format!("head_dim = {k}: {what}; expected {width}, as h_dim")));
         }
         let widest = sizes[1..].iter().map(|x| x.1).chain([self.inner(), self.expand * self.h_dim]).max().unwrap_or(0);
         if self.n_layers.saturating_mul(widest).saturating_mul(self.h_dim.max(self.d_model)) > 1 << 26 {

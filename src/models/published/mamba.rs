@@ -8,7 +8,7 @@
 use super::{Config, Defect, Init, Part, decoder::Decoder};
 use crate::{
     autograd::Var,
-    models::{Form, State, at, over_time, split},
+    models::{Form, State, at, maps::step_size_bias, over_time, split},
     ops::selective::selective_scan,
 };
 
@@ -25,10 +25,7 @@ pub(super) fn init(c: &Config, init: &mut Init) {
         init.custom("conv1d.bias", [e], |g, _| g.uniform(-bound, bound));
         init.linear_torch("x_proj", r + 2 * n, e, false);
         init.linear_torch("dt_proj", e, r, false);
-        init.custom("dt_proj.bias", [e], |g, _| {
-            let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
-            dt + (-(-dt).exp_m1()).ln() // the inverse of softplus
-        });
+        init.custom("dt_proj.bias", [e], |g, _| step_size_bias(g));
         init.linear_torch("out_proj", c.h_dim, e, false);
     });
 }

@@ -178,7 +178,8 @@ const WITH_HEADS: [&str; 27] = [
 ];
 
 /// Keys that published models do not read, though the clean mixer does.
-const NOT_PUBLISHED: [(&str, &str); 5] = [
+const NOT_PUBLISHED: [(&str, &str); 6] = [
+    ("lru", "model.init_std"),
     ("lru", "model.mlp"),
     ("lru", "model.r_min"),
     ("lru", "model.r_max"),

@@ -178,7 +178,8 @@ fn check_axes(axes: &[Axis], base: &Table) -> std::result::Result<Vec<String>, S
     let mut setters: Vec<(String, &str)> = Vec::new();
     for (name, choices) in axes {
         for (i, (text, sets)) in choices.iter().enumerate() {
-            if choices[..i].iter().any(|(_, other)| other == sets) {
+            // Two values of one name would be one in the tables, whatever they set.
+            if choices[..i].iter().any(|(label, other)| label == text || other == sets) {
                 return Err(format!("grid.{name}: {} is listed twice", brief(text, 80)));
             }
         }
