@@ -1,6 +1,7 @@
 //! The cores of nine mixers (the ops in which they spend most time) alone: forward, and with the backward pass.
 //!
-//! At the sizes of `benches/step.rs`: (a) the published ones, T = 32 and 256, and (b) width 128.
+//! Batch 32: (a) 4 heads of 4, T = 32 and 256; (b) 4 heads of 32, T = 256. Cores without heads have as many channels as all
+//! heads together.
 //! `cargo bench --bench cores` runs all, `-- b/T256/mamba` one.
 
 #[path = "../examples/timing/inputs.rs"]

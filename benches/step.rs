@@ -3,7 +3,7 @@
 //! (a) the published configuration (width 4, 4 heads of 4, MLP 8, LRU 128 wide, batch 32);
 //! (b) a practical one: 2 layers of width 128, 4 heads of 32, MLP 512, LRU with 128 states, batch 32.
 //!
-//! `cargo bench` runs all; `cargo bench -- a/T32` those at (a) with T = 32. One thread.
+//! `cargo bench --bench step` runs all; with `-- a/T32` those at (a) with T = 32. One thread.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The gain of the form `split` on one long sequence: the op and whole training steps beside `chunked`, by the clock.
 //!
 //! ```text
-//! cargo run --release --example lasp [T] > times.md        65536 if absent
-//! python3 scripts/marks.py docs/zoo.md lasp < times.md     puts the tables into the document
+//! cargo run --release --example lasp [T]     prints the tables; T is 65536 if absent
+//! scripts/reproduce.sh zoo-lasp              puts them into docs/zoo.md
 //! ```
 
 use std::{env, error::Error, time::Instant};

@@ -2,7 +2,7 @@
 //!
 //! A tape would keep every S_t. A kernel walks back from the last step to the
 //! first with one gradient, dS, that of S_t, and at each step turns it into
-//! that of S_{t-1}. Here is one step; the key e is written under is known:
+//! that of S_{t-1}. Here is one step, which writes e under the key k:
 //!
 //! ```text
 //! δ = v − S_{t-1}ᵀ k      e = β δ      S_t = S_{t-1} + k eᵀ      o = S_tᵀ q
@@ -71,7 +71,7 @@ fn backward(x: &Inputs, d_o: &[f64], ds: &Matrix) -> Gradients {
 
 fn main() -> ExitCode {
     run(&[
-        ("nothing written (β = 0): the gradients of a read", || check(0.0, true)),
+        ("nothing written (β = 0): a read, and what β would change", || check(0.0, true)),
         ("nothing read (dₒ = 0): what S_t's gradient alone says", || check(0.7, false)),
         ("all gradients, with β from 0 to 2", || [0.3, 1.0, 1.6, 2.0].iter().try_for_each(|&beta| check(beta, true))),
     ])

@@ -12,7 +12,7 @@
 //! number or 0, with a gradient that is not 0 · ∞ = NaN. Multiply numerator and
 //! denominator by a factor such that no exponential is larger than 1.
 //!
-//! `num` is Cᵀq [B, H, V], `den` is n·q and m is as large, [B, H, 1]. Give h,
+//! `num` is Cᵀq [B, H, V]; `den`, which is n·q, and m are [B, H, 1]. Give h,
 //! and the divisor of the formula, which may be infinite. `maximum(&[a, b])`
 //! is the larger, element by element, and `m.tape().full(m.shape(), m.dtype(),
 //! 0.0)` is 0.

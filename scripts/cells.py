@@ -21,6 +21,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY":
 
 def sizes(mixer, size):
     """The sizes of a cell, under the names of a configuration file; B and T besides."""
+    if size not in (*SIZES, LONG):
+        sys.exit(f"{size}: expected one of {', '.join((*SIZES, LONG))}")
     c = {"layers": 2, "expand": 2, "mixer": mixer, "positions": "none", "heads": 4}
     if mixer in ("linear_transformer", "gpt", "delta_net"):
         c["positions"] = "learned"

@@ -6,8 +6,8 @@
     scripts/crossing.py mistakes         where the words of training go wrong, of 4,000 drawn; a second
 
 A pair is a word w = X1 Y1 Z X2 Y2 Z and a word v = X1 Y2 Z X2 Y1 Z, where X1 = ( U [ U, X2 = [ U ( U, Y1 = ) V ] and Y2 = ] V ),
-with any two types of brackets, and U, V and Z are runs of N tokens of short pairs such as [](){}. In v all is closed in its
-order, in w no closing bracket fits; each bracket is there as often, and each place of w has the neighbours of one of v.
+with any two types of brackets, and U, V and Z are runs of N tokens of short pairs such as [](){}. In v every bracket is
+closed in its order, in w no closing bracket of Y1 and Y2 fits; each bracket is there as often, and each place of w has the neighbours of one of v.
 A model is right about a pair if it says so at the end of both. How many pairs of PAIRS goes to
 docs/zoo_results/crossing/pairs.tsv, a line a run.
 
@@ -84,7 +84,7 @@ def right(run, program):
 def answered(run, program, word):
     """Whether a run's answer at the end of a word is right."""
     page = run / "crossing.html"
-    subprocess.run([program, "inspect", "--checkpoint", run, "--input", " ".join(word), "--out", page, "--json"], check=True, capture_output=True)
+    subprocess.run([program, "inspect", "--checkpoint", run, "--input", " ".join(word), "--out", page, "--json"], check=True, stdout=subprocess.DEVNULL)
     data = json.loads(page.with_suffix(".json").read_text())
     for ending in ".html", ".json", ".safetensors":
         page.with_suffix(ending).unlink()

@@ -27,7 +27,6 @@ torch.set_default_dtype(torch.float64)
 warnings.filterwarnings("ignore")
 
 import torch.nn.functional as F
-from einops import rearrange
 from safetensors.torch import save_file
 from torch import nn
 
@@ -35,7 +34,7 @@ OUT = sys.argv[1]
 B, T = 2, 7
 
 
-def save(name, package, mixer, module, layers, width, settings=None, extra=None, run=None):
+def save(name, package, mixer, module, layers, width, settings=None, run=None):
     """Run layers one by one; `run` is for a module that gives more than its output."""
     tensors = {}
     for i, layer in enumerate(layers):
@@ -45,7 +44,6 @@ def save(name, package, mixer, module, layers, width, settings=None, extra=None,
         with torch.no_grad():
             y = (run or (lambda layer, x, i: layer(x)))(layer, x, i)
         tensors |= {f"in.{i}": x, f"out.{i}": (y[0] if isinstance(y, tuple) else y).contiguous()}
-    tensors |= extra or {}
     about = {"package": package, "mixer": mixer, "module": module, "settings": settings or {}}
     path = os.path.join(OUT, f"{name}.safetensors")
     save_file(tensors, path, metadata={"about": json.dumps(about)})

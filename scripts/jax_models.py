@@ -13,8 +13,8 @@ from jax import lax
 sigmoid, silu, tanh = jax.nn.sigmoid, jax.nn.silu, jnp.tanh
 
 
-def scan(f, init, xs, reverse=False):
-    return lax.scan(f, init, xs, reverse=reverse)[1]
+def scan(f, init, xs):
+    return lax.scan(f, init, xs)[1]
 
 
 def before(x):

@@ -236,6 +236,8 @@ def main():
             print(size, mixer, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
             with open(options.json, "w") as f:
                 json.dump(result, f, indent=1)
+    elif not result["cells"]:
+        sys.exit(f"{options.json} has no cells; --report writes what an earlier call has measured")
     text = markdown(result, about["kernels"])
     print(text)
     if options.write or options.report:

@@ -5,6 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=target/mixer_figures
+# Pages that are gone leave nothing behind.
+rm -f "$out"/*.html "$out"/figure_*.png
 scripts/browser_test.sh "$out"
 rm "$out/figure_long.png"
 for file in "$out"/figure_*.png; do

@@ -8,12 +8,12 @@ It installs PyTorch and JAX from PyPI into target/python (once), unless TAPEZOO_
 and safetensors. Each competitor is a process of its own with the same weights, on one core and one thread, with the same
 settings of malloc; its loss and gradients are compared with ours before it is timed. Then all take turns, A B C D D C B A, in
 processor time. All numbers go to target/race.json, cell by cell, and --write puts all that it holds into the page, a
-table for each build and machine. With torch.compile's compilations all cells take about 40 minutes; leave the machine alone meanwhile.
+table for each day, machine and set of versions. With torch.compile's compilations all cells take about an hour and a half; leave
+the machine alone meanwhile.
 """
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -174,14 +174,17 @@ def main():
     options = parser.parse_args()
     build("--example", "step_time")
     with_them = python()
-    code = "import torch, jax; print(torch.__version__, jax.__version__)"
-    torch, jax = subprocess.run([with_them, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = "import platform, torch, jax; print(torch.__version__, jax.__version__, platform.python_version())"
+    said = subprocess.run([with_them, "-c", code], stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        sys.exit(f"{with_them}: expected a Python with torch and jax")
+    torch, jax, python_version = said.stdout.split()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     versions = {
         "date": str(date.today()), "cpu": processor(), "tapezoo": commit, "torch": torch, "jax": jax,
-        "python": platform.python_version(),
+        "python": python_version,
     }
-    # A table for each build and machine: cells of others do not stand beside these.
+    # A table for each day, machine and set of versions: cells of others do not stand beside these.
     results = []
     if os.path.exists(options.json):
         with open(options.json) as f:

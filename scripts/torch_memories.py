@@ -1,6 +1,6 @@
 """Matrix memories with gates in PyTorch: GLA, KDA, RWKV-7 and Mamba-2 of src/models/, each as the plain recurrence over time
-(as flash-linear-attention's naive code has it) and in chunks of 32, whose sums of log gates begin at the chunk's start: the
-factors exp(±G) overflow where gates close for long, which ours do not, and are the fastest.
+(as flash-linear-attention's naive code has it) and in chunks of 32, which is the fastest. Within a chunk the log gates are
+summed from its start. The factors exp(±G) overflow where gates stay closed for long; ours do not.
 
 As in torch_models.py, a mixer has `shapes(c)` and `ways`.
 """

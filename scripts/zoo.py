@@ -18,6 +18,7 @@ seeds. A run that diverged counts as an accuracy of 0.
 import argparse
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -77,7 +78,7 @@ def main():
 
 
 def asked_for(doc, what, out="zoo", program=("TAPEZOO", "tapezoo"), trains=False):
-    """The arguments of this script and of its sisters, recall.py, crossing.py and swaps.py."""
+    """The arguments of this script and of its sisters: recall.py, crossing.py, swaps.py and languages.py."""
     variable, path = program
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=what)
@@ -318,6 +319,8 @@ def call(command, makes):
     """Run tapezoo until the run directories that it makes have all their runs; some may have diverged. SIGTERM goes to it as
     well. SIGINT is left to it, as a terminal sends that to both."""
     command = [str(word) for word in command]
+    if not shutil.which(command[0]):
+        sys.exit(f"{command[0]}: no such program; build it with cargo, or name one by --program")
     print("+", *command, file=sys.stderr, flush=True)
     child = subprocess.Popen(command)
     before = signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number)), signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -235,6 +235,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ),
     ("selective_scan", " - (self.s - 1.0)", "", "s = 2"),
     ("parallel_scan", "late(a) * early(b) + late(b)", "early(a) * late(b) + early(b)", "two steps"),
+    ("parallel_scan", "s *= 2;", "s *= 2; (0..steps).for_each(|_| a = a * 1.0);", "it takes rounds"),
     ("parity", "2.0 * f64::from(bit)", "f64::from(bit)", "a single one"),
     ("parity", "2.0 * f64::from(bit)", "1.99 * f64::from(bit)", "100,000 random bits"),
     ("modulo_three", "[0.5, 0.75f64.sqrt()]", "[0.0, 1.0]", "three ones"),
@@ -246,6 +247,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "in pieces",
     ),
     ("barrier", "__syncthreads(); return v;", "return v;", "several rows"),
+    ("barrier", "sum = sum_of_block", "__syncthreads(); sum = sum_of_block", "barriers are needed"),
     ("coalesced", "j * blockDim.x + threadIdx.x", "threadIdx.x * each + j", "a warp's load"),
 ];
 

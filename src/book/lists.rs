@@ -1,12 +1,13 @@
 //! The pages that list all mixers, or all exercises.
 
 use super::{
+    TITLE,
     frame::{around, no_library, words},
     tree::{about, all, colour, file, members, name, title, tree},
 };
 use crate::{
     exercises::EXERCISES,
-    models::{self, Family},
+    models::{self, Family, LETTERS},
     report::mathml::math,
 };
 use maud::{PreEscaped, html};
@@ -15,7 +16,7 @@ use maud::{PreEscaped, html};
 pub fn index(trains: bool) -> String {
     let main = html! {
         main #main tabindex="-1" {
-            h1 { "The annotated zoo" }
+            h1 { (TITLE) }
             p.lead {
                 (all().len()) " sequence mixers, from LSTM to Mamba-3. Each page has the equations of one, "
                 "the code that computes them beside them, what it can and cannot track with the test that shows it"
@@ -60,7 +61,7 @@ pub fn index(trains: bool) -> String {
             } }
         }
     };
-    around("The annotated zoo", &main, None)
+    around(TITLE, &main, None)
 }
 
 /// A table of all mixers, by the kind of their state.
@@ -70,9 +71,7 @@ pub fn table() -> String {
         main #main tabindex="-1" {
             h1 { "All mixers in one table" }
             p {
-                "H heads have keys of K and values of V channels, N is the number of states, P that of Mamba-2's and Mamba-3's "
-                "channels for each head, E that of Mamba's inner channels, D the width, n the steps of a token, C a stretch, "
-                "and t the tokens so far. The cost of a step is the order of its multiplications, beside the projections. "
+                (LETTERS) " The cost of a step is the order of its multiplications, beside the projections. "
                 code { "tapezoo models" } " prints the same."
             }
             @for family in Family::present() {

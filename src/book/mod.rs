@@ -52,6 +52,9 @@ use std::{
 /// Where `scripts/web.sh` leaves the library.
 pub(crate) const LIBRARY: &str = "target/web/tapezoo.wasm.gz";
 
+/// The title of the first page, by which a site is known.
+pub(crate) const TITLE: &str = "The annotated zoo";
+
 /// The most bytes of the library that a site takes.
 const MOST: u64 = 3 << 20;
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     autograd::Called,
     inspect::view,
-    models::{self, About},
+    models::{self, About, LETTERS},
     report::mathml::math,
 };
 use maud::{Markup, PreEscaped, html};
@@ -128,8 +128,7 @@ fn facts(mixer: &str, about: &About) -> Markup {
             div { dt { "paper" } dd { (words(about.source)) } }
         }
         p.soft {
-            "H heads of width K = V, N states, D channels; t tokens so far. All forms give the same values, states and "
-            "gradients."
+            (LETTERS) " All forms give the same values, states and gradients."
         }
         (measured(mixer))
     }

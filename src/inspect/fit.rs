@@ -1,5 +1,5 @@
 //! How the tensors fit on a page: in 16 bits where 32 are too many, and if that is not enough, with only the first
-//! heads, columns or channels. No equation of a view sums over these axes, so the remaining equations stay complete.
+//! heads, columns or channels. Equations that sum over one of these would not be complete, so that such an axis stays whole.
 
 use super::{
     Inspection,
@@ -33,7 +33,12 @@ impl Fit {
             tensors.iter().map(|(axes, s)| steps(s) * fit.shape(axes, s).iter().product::<usize>()).collect()
         };
         let fits = |fit: &Fit| sizes(fit).iter().sum::<usize>() * 8 / 3 <= BUDGET;
-        for (letter, _) in CUT {
+        // The gates of cells sum over all units of the step before, if the page has their weights.
+        let sums = i.runs.iter().any(|(source, trace)| {
+            let view = view::of(&source.model.config().mixer);
+            !trace.weights.is_empty() && view.is_some_and(|view| view.equations.iter().any(|e| e.1.contains("[d=u]")))
+        });
+        for (letter, _) in CUT.into_iter().filter(|cut| !(sums && cut.0 == 'd')) {
             let most = tensors.iter().filter_map(|(axes, s)| extent(letter, axes, s)).max().unwrap_or(0);
             for n in (1..most).rev() {
                 if fits(&fit) {

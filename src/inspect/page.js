@@ -364,8 +364,8 @@ function build() {
 
 document.addEventListener('keydown', e => {
   if (e.altKey || e.ctrlKey || e.metaKey) return;
-  if (e.target.matches?.('input')) return; // the slider has keys of its own
-  if (e.key === ' ' && !e.target.closest?.('button, summary, pre')) { e.preventDefault(); play(); return; }
+  if (e.target.closest?.('input, pre')) return; // the slider and what scrolls have keys of their own
+  if (e.key === ' ' && !e.target.closest?.('button, summary')) { e.preventDefault(); play(); return; }
   const to = { ArrowRight: sel.t + 1, ArrowLeft: sel.t - 1, Home: 0, End: T - 1 }[e.key];
   if (to !== undefined) { e.preventDefault(); go(to); }
 });

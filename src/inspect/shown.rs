@@ -95,7 +95,7 @@ fn silent(view: Option<&view::View>, trace: &Trace) -> Vec<String> {
         .filter(|series| !series.data.is_empty())
         .collect();
     let silent = !states.is_empty() && states.iter().all(|series| series.data.iter().all(|&x| x == 0.0));
-    let why = "Its states are 0 at every token: nothing is written. Another --seed has other weights.";
+    let why = "Its states are 0 at every token: nothing is written. With weights from another seed it may write.";
     if silent { vec![why.into()] } else { vec![] }
 }
 
@@ -198,6 +198,7 @@ fn sizes(model: &Model) -> String {
         "mamba" => format!(", {} channels of {} states", c.expand * c.width, c.state),
         "lstm" | "quasi_lstm" => format!(", {} units", c.inner()),
         "mamba2" | "mamba3" => format!(", {} heads of {} channels of {} states", c.heads, c.head_dim, c.state),
+        "seqboat" => format!(", one head of {}, {} averages a channel", c.inner(), c.state),
         _ => format!(", {} heads of {}", c.heads, c.head_dim),
     };
     if c.mixer == "delta_product" {

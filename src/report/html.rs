@@ -62,7 +62,7 @@ pub fn page(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)], not
 fn contents(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)]) -> Markup {
     html! {
         nav aria-label="Sections" {
-            (table(&["section", "models", "finished"], &["models"], html! {
+            (table(&["section", "models, or axes of a sweep", "finished"], &["models, or axes of a sweep"], html! {
                 @for (sweep, _) in sweeps {
                     tr {
                         th scope="row" { a href=(format!("#{}", sweep.slug)) { "Sweep " (sweep.title) } }
@@ -100,7 +100,7 @@ fn swept(sweep: &Swept, drawn: &[Drawn]) -> Markup {
     html! {
         section id=(sweep.slug) {
             h2 { "Sweep " (sweep.title) }
-            p.setup { (count(sweep.summary.finished(), "finished run")) " over " (sweep.summary.axes().join(", ")) "." }
+            p.setup { (count(sweep.summary.finished(), "finished run")) @if !sweep.summary.axes().is_empty() { " over " (sweep.summary.axes().join(", ")) } "." }
             @for (group, drawn) in groups.iter().zip(drawn) { (task_of_a_sweep(sweep, group, drawn)) }
         }
     }
@@ -137,7 +137,7 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
         @if !drawn.over.is_empty() {
             div.group {
                 h4 { "Over each axis" }
-                (legend(group.models().into_iter().map(|model| (model, sweep.style(model)))))
+                (legend(group.models().into_iter().filter(|model| drawn.draws(model)).map(|model| (model, sweep.style(model)))))
                 div.figures { @for figure in &drawn.over { figure { (figure.inline()) } } }
                 p.caption { "On the other axes each model is where it is best. " (BAND) }
             }
@@ -149,6 +149,7 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
                 "Means over the seeds, stronger in colour where they are greater"
                 @if less_is_better(group.score) { " (less is better)" }
                 ", on one scale for all models; on other axes each model is where it is best."
+                @if axes.len() > 3 { " Of the pairs of axes the first three are drawn." }
             }
         }
     }
@@ -178,7 +179,11 @@ fn setup(s: &Section) -> String {
     let of = |key: &str, name: &str| value(key).map(|v| format!("{v} {name}"));
     let parts = [of("steps", "steps"), part("batch", "batch of"), part("lr", "learning rate"), of("dtype", "numbers")];
     let did: Vec<String> = parts.into_iter().flatten().collect();
-    let legend = s.task.as_ref().map_or(String::new(), |task| format!("Targets: {}. ", task.legend()));
+    let legend = s.task.as_ref().map_or(String::new(), |task| {
+        let legend = task.legend();
+        let end = if legend.ends_with(['?', '.']) { "" } else { "." };
+        format!("Targets: {legend}{end} ")
+    });
     format!("{}{}.", clean(&legend), capital(&did.join(", ")))
 }
 

@@ -133,7 +133,9 @@ impl Figure {
             text.tick.middle x=(number((left + right) / 2.0)) y=(number(bottom + 34.0)) { (self.x_label) }
             @if let Some(x) = self.trained {
                 line.trained x1=(self.px(x)) x2=(self.px(x)) y1=(number(top)) y2=(number(bottom)) {}
-                text.note x=(number(self.x_of(x) + 4.0)) y=(number(top - 2.0)) { "trained here" }
+                // Beside the line, on the side where there is room.
+                @let late = self.x_of(x) > right - 80.0;
+                text.note.end[late] x=(number(self.x_of(x) + if late { -4.0 } else { 4.0 })) y=(number(top - 2.0)) { "trained here" }
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::{
         table::mean,
     },
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 /// A sweep's directory, and the results of its finished runs.
 pub struct Swept {
@@ -39,6 +39,13 @@ pub struct Drawn {
     pub maps: Vec<Heat>,
 }
 
+impl Drawn {
+    /// Whether a figure over an axis has a line of this model.
+    pub fn draws(&self, model: &str) -> bool {
+        self.over.iter().flat_map(|figure| &figure.lines).any(|line| line.label == clean(model))
+    }
+}
+
 impl Swept {
     /// Read the sweep in this directory.
     ///
@@ -47,7 +54,8 @@ impl Swept {
     pub fn read(dir: &Path) -> Result<Swept> {
         let plan = Plan::load(&dir.join(SWEEP))?;
         let summary = Sweep::new(plan, dir, Shard { index: 0, count: 1 })?.summary();
-        let name = dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy();
+        let whole = fs::canonicalize(dir).unwrap_or_else(|_| dir.into());
+        let name = whole.file_name().unwrap_or(dir.as_os_str()).to_string_lossy();
         Ok(Swept { title: clean(&name), slug: format!("sweep-{}", slug(&name)), summary, styles: BTreeMap::new() })
     }
 

@@ -1,6 +1,6 @@
 //! The family tree of the scheme: each mixer below the one that it changes, with the term in which it differs.
 
-use super::plot::CSS;
+use super::plot::{CSS, document};
 use crate::{
     models::{self, About, Family},
     terminal::fit,
@@ -87,7 +87,7 @@ pub fn file() -> String {
             (body)
         }
     };
-    format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", svg.into_string())
+    document(&svg)
 }
 
 /// A row, and the line from its parent.

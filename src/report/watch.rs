@@ -31,6 +31,7 @@ setInterval(async () => {
   if (document.hidden) return
   try {
     const now = await (await fetch('stamp')).text()
+    document.title = 'tapezoo report'
     if (now !== 'STAMP') {
       sessionStorage.setItem('parts', JSON.stringify(parts().map(part => part[state(part)])))
       location.reload()

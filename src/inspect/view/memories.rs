@@ -175,7 +175,7 @@ pub const VIEWS: &[View] = &[
             ("s_t = 1 − α_t", "{s} = 1 − {alpha}"),
             ("K̃_t = α_t ⊙ K̃_{t-1} + s_t k_tᵀ", "{slot keys} = {alpha} · {slot keys-} + {s} · {k}"),
             ("Ṽ_t = α_t ⊙ Ṽ_{t-1} + s_t v_tᵀ", "{slot values} = {alpha} · {slot values-} + {s} · {v}"),
-            ("p_t = softmax(K̃_t q_t / √K)", "{a} = softmax_m(…, {sum:i slot keys * q} / √{size:i}, …)"),
+            ("p_t = softmax(K̃_t q_t)", "{a} = softmax_m(…, {sum:i slot keys * q}, …)"),
             ("o_t = Ṽ_tᵀ p_t", "{o} = {sum:m slot values * a}"),
         ],
         eigenvalues: Spectrum::Named("alpha"),
