@@ -70,7 +70,7 @@ def stamp(name, made_by):
 
 def stamp_of_rows(name, data):
     """The line under a table of which each row names its build."""
-    return f"*`scripts/reproduce.sh {name}`; each row by the commit that it names; {'; '.join(sorted({r.origin()[1] for r in data}))}.*"
+    return f"*`scripts/reproduce.sh {name}`; each row by the commit that it names; {'; '.join(sorted({r.origin(several=True)[1] for r in data}))}.*"
 
 
 def results(entry, root, small, more):
@@ -146,7 +146,7 @@ def differences(old, new, entry):
 def audit():
     """The parts of documents that no command would write: tables outside of marks, figures without an entry, blocks that do not say where they are from."""
     wrong = []
-    figures = {file for entry in ENTRIES.values() for file, *_ in entry.figures} | set(FIGURES)
+    figures = {file for entry in ENTRIES.values() for file, *_ in entry.figures} | FIGURES
     for path in sorted(glob("docs/figures/*") + glob("docs/*.svg")):
         if os.path.basename(path) not in figures and not os.path.basename(path).startswith("mixer_"):
             wrong.append(f"{path}: of no entry in scripts/tables.py")
@@ -155,7 +155,7 @@ def audit():
             text = f.read()
         blocks = [name for name, entry in ENTRIES.items() if entry.document == document and (entry.write or entry.marks)]
         for name in blocks:
-            begin = marks(name) if marks(name).endswith("here") else f"{marks(name)} writes from here"
+            begin = f"{marks(name)} writes from here"
             if text.count(f"<!-- {begin} -->") != 1:
                 wrong.append(f"{document}: expected once the marks of {name}")
                 continue
@@ -199,7 +199,9 @@ def check():
         print(f"{name}: {'differs' if found else 'as written'}, to {entry.check}; {time.monotonic() - begun:.0f} s", flush=True)
         return [f"{entry.document}: {name}: {line} (±{entry.check}); if it is meant, scripts/reproduce.sh {name}" for line in found]
 
-    wrong = audit() + stored() + zoo.check() + languages.check()
+    if wrong := audit():
+        raise SystemExit("\n".join(wrong))
+    wrong = stored() + zoo.check() + languages.check()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(again, [name for name, entry in ENTRIES.items() if entry.check is not None]):
             wrong += found
@@ -212,9 +214,9 @@ def listing():
     for name, entry in ENTRIES.items():
         hours = entry.hours + sum(RUNS[run][0] for run in entry.runs) / 60
         cost = f"{hours:6.2f}" if hours >= 0.005 or (hours == 0 and not entry.pages) else " <0.01"
-        print(f"{name:16} {entry.document:22} {cost} core-hours  {entry.what}")
+        print(f"{name:21} {entry.document:22} {cost} core-hours  {entry.what}")
         if entry.command:
-            print(f"{'':17}{entry.command}")
+            print(f"{'':22}{entry.command}")
 
 
 def main():

@@ -44,9 +44,9 @@ class Results:
         with open(f"{self.path}/made_by.txt") as f:
             return f.read().splitlines()
 
-    def origin(self):
-        """The commit, the processor and the days of these runs."""
-        return origin(self.path, self.made_by())
+    def origin(self, several=False):
+        """The commit, the processor and the days of these runs; `several`: the commits, if they were resumed by other builds."""
+        return origin(self.path, self.made_by(), several)
 
     def evaluations(self, run):
         """The lines of a run's metrics that have scores, the last of each step."""
@@ -109,14 +109,16 @@ class Kept(Results):
         return run["evaluations"]
 
 
-def origin(name, made_by):
-    """Commit, processor with kernels, and days of the lines of made_by.txt. Builds of the same source are one."""
+def origin(name, made_by, several=False):
+    """Commit, processor with kernels, and days of the lines of made_by.txt. Builds of the same source are one, and others are
+    refused, or with `several` all named."""
     found = [re.match(r"(\S+?)T.*\((?:commit ([^,]+), )?source (\w+)\); (.*); kernels (.*)", line).groups() for line in made_by]
-    if len({source for _, _, source, _, _ in found}) > 1:
+    if len({source for _, _, source, _, _ in found}) > 1 and not several:
         raise SystemExit("\n  ".join([f"{name} would mix builds; run again those that are older:", *made_by]))
-    commit, days = found[0][1], sorted({day for day, *_ in found})
+    commits = {source: commit or "unknown" for _, commit, source, _, _ in reversed(found)}
+    commit, days = " and ".join(reversed(commits.values())), sorted({day for day, *_ in found})
     processors = sorted({f"{processor}, {kernels}" for *_, processor, kernels in found})
-    return commit or "unknown", " and ".join(processors), days[0] + (f" to {days[-1]}" if days[1:] else "")
+    return commit, " and ".join(processors), days[0] + (f" to {days[-1]}" if days[1:] else "")
 
 
 def build(name, made_by):
