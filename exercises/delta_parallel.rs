@@ -13,8 +13,8 @@
 //! ```
 //!
 //! `a.unit_lower_solve(r)` solves (I + stril(a)) x = r, and `a.tril_matmul(b)`
-//! is tril(a) b. Here q (times the scale already), k and v are [B, H, T, ..], β is
-//! [B, H, T, 1]. Give `head_first(o)`, which is [B, T, H, V], and S'.
+//! is tril(a) b. Here q (times the scale already), k and v are [B, H, T, ..],
+//! β is [B, H, T, 1]. Give `head_first(o)`, which is [B, T, H, V], and S'.
 
 #![allow(unused)]
 
