@@ -155,10 +155,10 @@ impl Pool {
     fn block(&mut self, gpu: &Arc<Gpu>, bytes: usize) -> Arc<Block> {
         let (class, units) = class(bytes.div_ceil(UNIT));
         let size = units.saturating_mul(UNIT);
-        let larger = self.usage.too_much(size);
-        let block = match self.blocks.take(class, larger) {
+        // A device clears no memory, so that a block has the size that is asked for.
+        let block = match self.blocks.take(class, false) {
             Some(block) => {
-                self.usage.taken(block.bytes());
+                self.usage.taken(size);
                 block
             }
             None => {
