@@ -113,7 +113,7 @@ fn set(table: &mut Table, path: &[String], value: Value) {
 /// Estimate the costs, and take a step of each model that is small.
 fn small_step(cfg: &TrainConfig) -> Result<(), String> {
     quietly(|| {
-        let _ = capacity::cost([cfg].into_iter());
+        let _ = capacity::cost("this", [cfg].into_iter());
         for own in cfg.each_model().unwrap() {
             let bytes = capacity::memory(&own, &Model::hollow(&own.model, own.dtype).unwrap(), 2)[0].bytes;
             if bytes < 2e7 && own.batch * own.train_len.max <= 2048 {

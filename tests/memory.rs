@@ -117,6 +117,35 @@ fn what_training_holds_is_estimated_within_a_factor_of_two() {
 }
 
 #[test]
+fn a_step_of_one_shape_has_the_same_memory_each_time() {
+    for name in tapezoo::models::names() {
+        let mut trainer = Trainer::new(&config("64", 1, "").for_model(name).unwrap(), 0).unwrap();
+        let mut peak = || {
+            trainer.step().unwrap();
+            trainer.memory()[1]
+        };
+        let first = peak();
+        assert_eq!([(); 4].map(|()| peak()), [first; 4], "{name}");
+    }
+}
+
+#[test]
+fn batches_are_counted_as_they_are_computed() {
+    let of = |text: &str, carry_state: bool| {
+        let mut cfg = config("64", 8, &format!("models = ['lru']\n{text}")).for_model("lru").unwrap();
+        cfg.model.carry_state = carry_state;
+        let model = Model::new(&cfg.model, 0, DType::F32).unwrap();
+        memory(&cfg, &model, 2).iter().map(|part| part.bytes).collect::<Vec<_>>()
+    };
+    // A model that carries its state computes a batch whole, four times what two cores have of eight parts.
+    let (apart, whole) = (of("", false)[0], of("", true)[0]);
+    assert!(whole > 2.0 * apart, "{whole} bytes estimated, and {apart} for parts");
+    // An evaluation goes by parts: sixteen times the sequences are more parts, and no larger ones.
+    let [few, many] = [64, 1024].map(|n| of(&format!("eval_batch = {n}\neval_batches = 8"), false)[1]);
+    assert!(many < 2.0 * few, "{many} bytes estimated for 1024 sequences, {few} for 64");
+}
+
+#[test]
 fn what_does_not_fit_is_refused_with_its_size_and_what_to_change() {
     let refused = |text: &str, words: &[&str]| {
         let task = "task = { name = 'parity' }";

@@ -159,7 +159,7 @@ fn inspect(args: &Inspect, bar: &ProgressBar) -> Result<Inspection> {
     idle(args).iter().chain(models.iter().flat_map(Subject::doubts)).for_each(|what| say("warning", what));
     let steps = args.steps.unwrap_or(STEPS);
     let trained = models.iter().filter(|model| steps > 0 && matches!(model, Subject::ToTrain(..)));
-    if let Some(cost) = capacity::cost(trained.map(Subject::config))? {
+    if let Some(cost) = capacity::cost("this", trained.map(Subject::config))? {
         say("note", &cost);
     }
     let sources: Result<Vec<Source>> = models.into_iter().map(|m| m.source(steps, bar)).collect();

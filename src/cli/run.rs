@@ -69,7 +69,7 @@ pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table)
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
-    match (&args.output.resume, capacity::cost([&cfg].into_iter())) {
+    match (&args.output.resume, capacity::cost("this", [&cfg].into_iter())) {
         (Some(dir), _) => resume::say_what_is_left(dir, &cfg, out.as_ref()),
         (None, Ok(Some(cost))) => say("note", &cost),
         _ => {}

@@ -147,8 +147,8 @@ fn start(args: &Run) -> Result<ExitCode> {
             profile(&point.cfg)
         })));
     }
-    if let Some(cost) = capacity::cost(plan.points.iter().map(|point| &point.cfg))? {
-        say("note", &cost.replacen("this takes", "the whole grid takes", 1));
+    if let Some(cost) = capacity::cost("the whole grid", plan.points.iter().map(|point| &point.cfg))? {
+        say("note", &cost);
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {

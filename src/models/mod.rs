@@ -52,7 +52,7 @@ pub use conv::{Conv, Convs, Projection, TokenShift, remembered};
 pub use maps::{
     AttentionMaps, GatedOutput, GroupNorm, LowRank, inverse_root, linear_heads, narrow_normal, normed_output,
 };
-pub use model::{Model, ModelState};
+pub use model::{Model, ModelState, TOKENS_AT_ONCE, tokens_at_once};
 pub use own::add;
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
@@ -463,24 +463,6 @@ pub fn forms(model: &ModelConfig) -> Result<Vec<Form>> {
 pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
     own::all().iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
-
-/// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
-/// outweighs its gain in the caches (`--profile` with `--micro-batches` shows it).
-///
-/// # Errors
-/// When there is no such mixer.
-pub fn tokens_at_once(model: &ModelConfig) -> Result<usize> {
-    Ok(at_width(any_size(find(&model.mixer)?)?.tokens_at_once(), model.width))
-}
-
-/// [`tokens_at_once`] of a model of this width, given its mixer's.
-fn at_width(tokens: usize, width: usize) -> usize {
-    const NARROW: usize = 8;
-    if width < NARROW { 2 * tokens } else { tokens }
-}
-
-/// [`Mixer::tokens_at_once`] of most mixers.
-pub const TOKENS_AT_ONCE: usize = 1024;
 
 /// The constructor of the mixer with this name.
 ///

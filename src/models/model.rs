@@ -1,8 +1,7 @@
 //! A model with its parameters: a mixer in the decoder, or a published model.
 
 use super::{
-    Bound, Builder, Form, Init, Mixer, ModelConfig, Params, Positions, State, Stream, TOKENS_AT_ONCE, Variant,
-    at_width,
+    Bound, Builder, Form, Init, Mixer, ModelConfig, Params, Positions, State, Stream, Variant, any_size,
     decoder::Decoder,
     find, form_of,
     published::{self, Published},
@@ -408,3 +407,21 @@ fn or_panic(logits: Result<Var<'_>>) -> Var<'_> {
         Err(e) => panic!("{e}"),
     }
 }
+
+/// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
+/// outweighs its gain in the caches (`--profile` with `--micro-batches` shows it).
+///
+/// # Errors
+/// When there is no such mixer.
+pub fn tokens_at_once(model: &ModelConfig) -> Result<usize> {
+    Ok(at_width(any_size(find(&model.mixer)?)?.tokens_at_once(), model.width))
+}
+
+/// [`tokens_at_once`] of a model of this width, given its mixer's.
+fn at_width(tokens: usize, width: usize) -> usize {
+    const NARROW: usize = 8;
+    if width < NARROW { 2 * tokens } else { tokens }
+}
+
+/// [`Mixer::tokens_at_once`] of most mixers.
+pub const TOKENS_AT_ONCE: usize = 1024;

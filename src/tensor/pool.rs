@@ -1,7 +1,7 @@
 //! Buffers by size class, kept between steps: after the second step of a fixed shape nothing is allocated, and with
-//! shapes that change not much more is kept than the largest step needs. A pool that keeps that much lends a larger
-//! buffer rather than make one, as the system would have to clear new memory first. So the shorter parts of a batch have
-//! the buffers of the longest.
+//! shapes that change not much more is kept than the largest step needs. Before a pool gives up an idle buffer to
+//! make another, it lends a larger one: the system would have to clear new memory first. So the shorter parts of a batch
+//! have the buffers of the longest.
 
 mod free;
 
@@ -113,8 +113,7 @@ impl Pool {
     fn take<T: Element>(&mut self, len: usize) -> Arc<Host<T>> {
         let (class, room) = class(len);
         let bytes = room.saturating_mul(size_of::<T>());
-        let larger = self.usage.too_much(bytes);
-        let mut buf = match T::bin(self).take(class, larger) {
+        let mut buf = match T::bin(self).take(class).or_else(|| self.larger(class, bytes)) {
             Some(buf) => {
                 self.usage.taken(buf.room() * size_of::<T>());
                 buf
@@ -139,6 +138,13 @@ impl Pool {
         buf
     }
 
+    /// A larger buffer, where the pool would give up an idle one for one of so many bytes: the shapes change.
+    fn larger<T: Element>(&mut self, class: usize, bytes: usize) -> Option<Arc<Host<T>>> {
+        let oldest = || [self.f32.oldest(), self.f64.oldest(), self.i32.oldest()].into_iter().flatten().min();
+        let gives_up = self.usage.too_much(bytes) && oldest().is_some_and(|step| self.usage.idle(step));
+        if gives_up { T::bin(self).take_larger(class) } else { None }
+    }
+
     fn give<T: Element>(&mut self, mut buf: Arc<Host<T>>) {
         // A buffer that somebody still holds (a window, a reshaped copy) goes back with its last holder.
         let free = Arc::get_mut(&mut buf).is_some();
@@ -156,7 +162,7 @@ impl Pool {
         let (class, units) = class(bytes.div_ceil(UNIT));
         let size = units.saturating_mul(UNIT);
         // A device clears no memory, so that a block has the size that is asked for.
-        let block = match self.blocks.take(class, false) {
+        let block = match self.blocks.take(class) {
             Some(block) => {
                 self.usage.taken(size);
                 block

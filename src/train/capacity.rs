@@ -9,7 +9,7 @@ use super::config::{SEQUENCES, TrainConfig};
 use crate::{
     autograd::{Kernels, Tape},
     error::{Error, Result, bytes, count, quietly},
-    models::{self, Form, Model, Variant},
+    models::{self, Form, Model},
     rng,
     tasks::{Batch, IGNORE, Len, Tasks},
     tensor::{Device, Tensor, available},
@@ -84,30 +84,30 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     )))
 }
 
-/// A warning about experiments on the CPU that take long: the time, the part that takes most of it, and what reduces
-/// it.
+/// A warning about experiments on the CPU that take long, `what` they are: the time, the part that takes most of it, and
+/// what reduces it.
 ///
 /// # Errors
 /// When a configuration is invalid.
-pub fn cost<'a>(experiments: impl Iterator<Item = &'a TrainConfig>) -> Result<Option<String>> {
+pub fn cost<'a>(what: &str, experiments: impl Iterator<Item = &'a TrainConfig>) -> Result<Option<String>> {
     let (mut all, mut most): (f64, Option<(f64, String)>) = (0.0, None);
     for own in experiments.map(TrainConfig::each_model).collect::<Result<Vec<_>>>()?.iter().flatten() {
         if matches!(own.device, Device::Cuda(_)) {
             continue;
         }
-        for Time { what, seconds, lower } in times(own, &Model::hollow(&own.model, own.dtype)?) {
+        for Time { what: part, seconds, lower } in times(own, &Model::hollow(&own.model, own.dtype)?) {
             all += seconds * own.seeds as f64;
             if most.as_ref().is_none_or(|most| most.0 < seconds) {
                 let name = own.models.first().map_or("", String::as_str);
                 most = Some((
                     seconds,
-                    format!("{name}: {what}, {} for each seed; to shorten it, lower {lower}", time(seconds)),
+                    format!("{name}: {part}, {} for each seed; to shorten it, lower {lower}", time(seconds)),
                 ));
             }
         }
     }
     let most = most.filter(|_| all >= LONG);
-    Ok(most.map(|(_, most)| format!("this takes about {} of a core; the longest is {most}", time(all))))
+    Ok(most.map(|(_, most)| format!("{what} takes about {} of a core; the longest is {most}", time(all))))
 }
 
 /// A time in words: "3 days".
@@ -227,7 +227,7 @@ pub struct Memory {
 pub fn memory(cfg: &TrainConfig, model: &Model, cores: usize) -> Vec<Memory> {
     let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
     // As in `Trainer::with`: a device computes a batch whole, and so does a model with more than parameters.
-    let buffers = cfg.model.carry_state || cfg.model.variant == Variant::Published && cfg.model.mixer == "lru";
+    let buffers = cfg.model.carry_state || model.statistics().is_some();
     let parts = if cfg.device != Device::Cpu || buffers { 1 } else { cfg.parts() };
     // Weights, gradient, two moments; and a gradient of each part.
     let fixed = n * size * (4.0 + if parts > 1 { parts as f64 } else { 0.0 });

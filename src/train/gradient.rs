@@ -3,6 +3,7 @@
 use super::{config::TrainConfig, on_device::Feed};
 use crate::{
     autograd::{Tape, Var},
+    error::within_memory,
     models::{Bound, Form, Model},
     tasks::IGNORE,
     tensor::Tensor,
@@ -40,15 +41,23 @@ pub(super) fn descend<'t>(
     loss
 }
 
-/// The message about the first value or gradient that is not finite, on a tape that holds a step.
-pub(super) fn culprit(cfg: &TrainConfig, model: &Model, tape: &Tape, loss: Var) -> String {
-    let what = if !model.params().flat().all_finite() {
-        "a parameter, before the step,".to_string()
-    } else {
+/// The message about the first value or gradient that is not finite, of a step that `loss` leaves on the tape.
+pub(super) fn culprit<'t>(
+    cfg: &TrainConfig,
+    model: &mut Model,
+    tape: &'t Tape,
+    loss: impl FnOnce(&mut Model) -> Var<'t>,
+) -> String {
+    // On one tape the parts of a batch need more memory than they did apart, and there may be none.
+    let what = within_memory(|| {
+        let loss = loss(model);
+        if !model.params().flat().all_finite() {
+            return "a parameter, before the step,".to_string();
+        }
         let culprit = tape.first_not_finite().or_else(|| tape.backward_watched(loss));
         culprit.map_or("the norm of the gradient".into(), |c| c.to_string())
-    };
-    not_finite(cfg, &what)
+    });
+    not_finite(cfg, &what.unwrap_or_else(|_| "the loss or the norm of the gradient".into()))
 }
 
 /// The message that a number is not finite, and what to change.

@@ -51,7 +51,7 @@ pub mod table;
 use crate::{
     autograd::Tape,
     cuda,
-    error::{Error, Result, within_memory},
+    error::{Error, Result},
     models::{self, Form, Model},
     tasks::{Batch, Stages, Task},
     tensor::{Cores, DType, Device, Tensor},
@@ -419,12 +419,7 @@ impl Trainer {
         };
         let told = [loss, clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
-            // On one tape the parts need more memory than they did apart, and there may be none.
-            let what = within_memory(|| {
-                let loss = on_tape.unwrap_or_else(|| whole(model, grads));
-                culprit(cfg, model, tape, loss)
-            });
-            let what = what.unwrap_or_else(|_| not_finite(cfg, "the loss or the norm of the gradient"));
+            let what = culprit(cfg, model, tape, |model| on_tape.unwrap_or_else(|| whole(model, grads)));
             return Err(Error::NotFinite { step: self.step, what });
         }
         tape.reset();
@@ -457,8 +452,8 @@ impl Trainer {
         let told = on.told();
         if !told.iter().all(|x| x.is_finite()) {
             // The parameters are as they were, so the step is computed again, with every value kept.
-            let loss = gradient(cfg, model, tape, *form, &on.feed(), grads);
-            return Err(Error::NotFinite { step: self.step, what: culprit(cfg, model, tape, loss) });
+            let what = culprit(cfg, model, tape, |model| gradient(cfg, model, tape, *form, &on.feed(), grads));
+            return Err(Error::NotFinite { step: self.step, what });
         }
         Ok(told)
     }

@@ -23,11 +23,14 @@ impl<B> Default for Bin<B> {
 }
 
 impl<B> Bin<B> {
-    /// The buffer of a class that came back last. If there is none, and it may be larger, the smallest of the next 23
-    /// classes, which from sixteen elements on is less than eight times as large.
-    pub fn take(&mut self, class: usize, larger: bool) -> Option<Arc<B>> {
-        let classes = if larger { 24 } else { 1 };
-        Some(self.0.get_mut(class..)?.iter_mut().take(classes).find_map(Vec::pop)?.0)
+    /// The buffer of a class that came back last.
+    pub fn take(&mut self, class: usize) -> Option<Arc<B>> {
+        Some(self.0.get_mut(class)?.pop()?.0)
+    }
+
+    /// The smallest buffer of the next 23 classes, which from sixteen elements on is less than eight times as large.
+    pub fn take_larger(&mut self, class: usize) -> Option<Arc<B>> {
+        Some(self.0.get_mut(class + 1..)?.iter_mut().take(23).find_map(Vec::pop)?.0)
     }
 
     /// Keep a buffer of a class, which came back in this step.
