@@ -4,7 +4,7 @@
 use tapezoo::{
     autograd::{Gen, Tape},
     models::Model,
-    tensor::{DType, Device},
+    tensor::{Cpu, DType, Device},
     train::{
         Trainer,
         capacity::memory,
@@ -117,16 +117,17 @@ fn what_training_holds_is_estimated_within_a_factor_of_two() {
 }
 
 #[test]
-fn a_step_of_one_shape_has_the_same_memory_each_time() {
-    for name in tapezoo::models::names() {
-        let mut trainer = Trainer::new(&config("64", 1, "").for_model(name).unwrap(), 0).unwrap();
-        let mut peak = || {
-            trainer.step().unwrap();
-            trainer.memory()[1]
-        };
-        let first = peak();
-        assert_eq!([(); 4].map(|()| peak()), [first; 4], "{name}");
-    }
+fn a_larger_buffer_is_lent_only_where_an_idle_one_would_be_given_up() {
+    let cpu = Cpu::default();
+    let step = |lens: &[usize]| {
+        lens.iter().for_each(|&len| drop(cpu.temp::<f32>(len)));
+        cpu.pool().end_step();
+        cpu.pool().fresh()
+    };
+    assert_eq!([(); 3].map(|()| step(&[40_000, 20_000])), [2; 3], "in steps of one shape each has its own");
+    assert_eq!([(); 3].map(|()| step(&[20_000])), [2; 3]);
+    assert_eq!(step(&[30_000]), 2, "the one of 40,000 is idle");
+    assert_eq!(step(&[30_000]), 2);
 }
 
 #[test]

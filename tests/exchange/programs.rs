@@ -33,6 +33,12 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
         assert!(moved > 0.0 && moved < 0.1, "{name}: {moved}");
     }
 
+    // A configuration may set the seed of what is new.
+    let seeded = place.write("seeded.toml", "seed = 5\n");
+    let taken = format!("import {file} --from fla --models gla --prefix layers.{{}}. --config {seeded}");
+    contains(place.prints(&format!("{taken} --out seeded.safetensors")), "from seed 5");
+    contains(place.prints(&format!("{taken} --seed 6 --out seeded.safetensors")), "from seed 6");
+
     // Import as a file of weights.
     place.prints(&format!("import {file} --from fla --models gla --prefix layers.{{}}. --out gla.safetensors"));
     let model = Model::open(place.at("gla.safetensors")).unwrap();
