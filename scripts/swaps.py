@@ -5,8 +5,8 @@
     scripts/swaps.py table [--write]  print the table, or put it into docs/zoo_results.md
 
 Ten reflections whose products permute five things have keys at 60° where two swaps share a thing, and at 90° where they do
-not. There are two such sets: differences of five corners of a simplex, in four dimensions, where the product of the cosines
-of three swaps of three things is -1/8; and sums of five orthogonal vectors, in five, where it is 1/8.
+not. Up to names and signs there are seven such sets, e_i + s_ij e_j with signs s. In the differences, the edges of a simplex in
+four dimensions, the product of the cosines of three swaps of three things is -1/8 in all ten triples; in the sums 1/8 in all.
 
 A head's key for a swap is the mean over the places of a drawn sequence, scaled to a length of 1. Of the heads that reflect at every
 swap, each step and each memory for itself, the one whose cosines are closest to such a set goes to
