@@ -51,7 +51,8 @@ fn tracks(tokens: &str, parallel: bool) -> Checked {
             _ => {}
         }
         let from = i.saturating_sub(20);
-        that(h == count, || format!("after \"{}\": h is {h}, and the count is {count}", &tokens[from..=i]))?;
+        let begun = if from > 0 { "…" } else { "" };
+        that(h == count, || format!("after \"{begun}{}\": h is {h}, and the count is {count}", &tokens[from..=i]))?;
     }
     Ok(())
 }

@@ -62,5 +62,6 @@ fn on_the_tape() -> Checked {
 fn extremes() -> Checked {
     as_the_op(&[1000.0, 999.0, -1000.0], 1)?;
     as_the_op(&[-1000.0, -1001.0], 0)?;
+    as_the_op(&[-1000.0, 1000.0], 0)?;
     as_the_op(&[0.5, f64::NEG_INFINITY, 1.0], 2)
 }

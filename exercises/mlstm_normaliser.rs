@@ -90,5 +90,11 @@ fn far_below() -> Checked {
         let value = value.map_or(0.0, |x| x.item());
         that(value.abs() < 1e-300, || format!("{name} should be 0, and is {value}"))?;
     }
+    // A large Cᵀq has an h that is no 0, though e^m is one.
+    let large = read(tape.full([1, 1, 1], DType::F64, 1e200), den, m, 1e-6).0.value().item().ln();
+    let expected = 200.0 * std::f64::consts::LN_10 - 800.0;
+    that((large - expected).abs() < 1e-6, || {
+        format!("of Cᵀq = 1e200 ln h should be {expected:.3}, and is {large:.3}")
+    })?;
     check(-800.0)
 }

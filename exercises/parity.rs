@@ -71,7 +71,8 @@ fn tracks(bits: &[u8]) -> Checked {
         ones += usize::from(bit);
         that((o > 0.0) == (ones % 2 == 0), || {
             let seen: String = bits[i.saturating_sub(20)..=i].iter().map(u8::to_string).collect();
-            format!("after …{seen}, {ones} ones in {} bits: o is {o:.3}", i + 1)
+            let begun = if i > 20 { "…" } else { "" };
+            format!("after {begun}{seen}, {ones} ones in {} bits: o is {o:.3}", i + 1)
         })?;
         // A layer behind this one could not tell the sign of a tiny number from nothing.
         that(o.abs() > 1e-3, || format!("after {} bits o is {o:.1e}: it fades", i + 1))?;

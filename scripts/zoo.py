@@ -327,7 +327,8 @@ def call(command, makes):
     status = child.wait()
     signal.signal(signal.SIGTERM, before[0])
     signal.signal(signal.SIGINT, before[1])
-    if status not in (0, 1) or not all(map(Results.finished, makes)):
+    # 3: runs that diverged.
+    if status not in (0, 1, 3) or not all(map(Results.finished, makes)):
         sys.exit(status if status > 0 else 1)
 
 

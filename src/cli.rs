@@ -277,7 +277,7 @@ struct Output {
     #[arg(long, requires = "out")]
     force: bool,
     /// Go on with the runs in this directory, an earlier --out, as if they had never been interrupted.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "config", "preset", "show", "profile"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "force", "config", "preset", "show", "profile"])]
     resume: Option<PathBuf>,
 }
 

@@ -65,7 +65,7 @@ fn samples_are_drawn_and_nothing_is_trained() {
         assert!(text.contains("training length") && text.lines().count() > 5, "{line}:\n{text}");
         assert_eq!(text, prints(line), "{line}");
     }
-    // The first two sequences do not depend on how many are asked for, nor on the batch.
+    // The first two sequences do not depend on how many are asked for.
     let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
     assert!(three.starts_with(&two) && three.len() > two.len(), "{two}\n{three}");
     // It is not the beginning of a run.
@@ -203,7 +203,7 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --layout published --all-queries --train-len 9", &["train_len 9", "5, 10, 15"]);
     refuses("mqar --layout published --keys 0", &["keys 0"]);
     refuses("mqar --layout published --values 0", &["values 0"]);
-    refuses("mqar --layout published --pairs 3", &["--pairs: ", "length"]);
+    refuses("mqar --layout published --pairs 3", &["--pairs 3: ", "length", "leave it out"]);
     refuses("mqar --repeat 0", &["repeat 0", "1 to 64"]);
     refuses(
         "mqar --pairs 6 --repeat 2",

@@ -228,8 +228,8 @@ fn followed(ids: &[i32], h: &[f64], d: usize, n: usize) -> Vec<f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// In both forms and from any cache: the mean by its definition, and nothing of the present token or of later ones,
-    /// NaN neither.
+    /// In both forms and from any cache: the mean by its definition, and nothing of later tokens, NaN neither. The present
+    /// token has weight 0, which a NaN of its own gets through.
     #[test]
     fn an_ngram_head_reads_what_followed(seed in any::<u64>(), s in 1usize..30, n in 1usize..5) {
         let (g, d) = (&mut Gen::new(seed), 3);

@@ -110,6 +110,29 @@ fn every_quantity_of_a_view_is_recorded_with_its_axes_and_nothing_else_is() {
     }
 }
 
+/// Along a key the transition is α (1 − β ‖k‖²), and across it α, which is 1 where there is no gate.
+#[test]
+fn eigenvalues_are_those_of_gate_and_reflection() {
+    for (spec, gated) in [("delta_net:eigenvalues=-1..1", false), ("gated_delta_net:eigenvalues=-1..1", true)] {
+        let source = fresh(spec, "parity");
+        for layer in &trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap().layers {
+            let [k, beta, eigen] = ["k", "beta", "eigenvalue"].map(|n| &layer[n]);
+            let [h, n] = [k.shape[0], k.shape[1]];
+            for (t, head) in (0..TOKENS.len()).flat_map(|t| (0..h).map(move |head| (t, head))) {
+                let alpha = if gated { layer["alpha"].at(t)[head] } else { 1.0 };
+                assert!(!gated || alpha < 0.9999, "{spec}: the gate is open, and tells nothing");
+                let square: f32 = k.at(t)[head * n..][..n].iter().map(|x| x * x).sum();
+                near(
+                    eigen.at(t)[2 * head],
+                    alpha * (1.0 - beta.at(t)[head] * square),
+                    format_args!("{spec} along k at {t}"),
+                );
+                near(eigen.at(t)[2 * head + 1], alpha, format_args!("{spec} across k at {t}"));
+            }
+        }
+    }
+}
+
 /// The delta rule, from the recorded numbers alone.
 #[test]
 fn the_recorded_numbers_fulfil_the_equations_of_the_delta_rule() {
@@ -373,13 +396,28 @@ fn roots_of_known_polynomials() {
 
 #[test]
 fn two_reflections_are_a_rotation() {
-    // The rotation is by twice the angle between the keys.
+    // The rotation is by twice the angle between the keys, and leaves what is orthogonal to both; of two numbers nothing is.
     let angle: f32 = 0.3;
-    let k = Series { shape: vec![2, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin()] };
     let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };
-    let found = eigen::product(&k, &beta);
-    let (re, im) = (&found[0].1.data, &found[1].1.data);
-    all_close(&[re[0].into(), im[0].abs().into()], &[0.6f64.cos(), 0.6f64.sin()], 1e-6, "an eigenvalue");
-    assert_eq!((re[0], im[0]), (re[1], -im[1]));
-    assert_eq!((re[2], im[2]), (1.0, 0.0));
+    for width in [2, 3] {
+        let (mut data, zeros) = (vec![1.0], vec![0.0; width - 2]);
+        data.extend([&[0.0], &zeros[..], &[angle.cos(), angle.sin()], &zeros].concat());
+        let found = eigen::product(&Series { shape: vec![2, 1, width], data }, &beta);
+        assert_eq!(found[0].1.shape, [1, width]);
+        let mut z: Vec<(f32, f32)> = found[0].1.data.iter().copied().zip(found[1].1.data.iter().copied()).collect();
+        assert_eq!(z.len(), width);
+        if width == 3 {
+            assert_eq!(z.pop(), Some((1.0, 0.0)));
+        }
+        all_close(&[z[0].0.into(), z[0].1.abs().into()], &[0.6f64.cos(), 0.6f64.sin()], 1e-6, "an eigenvalue");
+        assert!((z[0].0 - z[1].0).abs() < 1e-6 && (z[0].1 + z[1].1).abs() < 1e-6, "{z:?}");
+    }
+    // Three factors on keys of two numbers: a rotation and a reflection are a reflection.
+    let k = Series { shape: vec![3, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin(), 0.6, 0.8] };
+    let found = eigen::product(&k, &Series { shape: vec![3, 1], data: vec![2.0; 3] });
+    all_close(&found[0].1.data.iter().map(|&x| x.into()).collect::<Vec<f64>>(), &[1.0, -1.0], 1e-6, "real parts");
+    all_close(&found[1].1.data.iter().map(|&x| x.into()).collect::<Vec<f64>>(), &[0.0, 0.0], 1e-6, "imaginary parts");
+    // Of more than eight the digits would be lost.
+    let many = Series { shape: vec![9, 1, 16], data: vec![0.25; 9 * 16] };
+    assert!(eigen::product(&many, &Series { shape: vec![9, 1], data: vec![1.0; 9] }).is_empty());
 }

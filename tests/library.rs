@@ -81,6 +81,26 @@ fn weights_are_loaded_whole_or_not_at_all() {
     assert_eq!(bound.vars()[0].value().to_f64(), before[..bound.vars()[0].shape().len()], "the weights of the tape");
 }
 
+/// A model for more tokens and classes than the task has is trained on it, and no other.
+#[test]
+fn a_trainer_takes_models_that_fit_the_task() {
+    let cfg: TrainConfig = "train_len = 8\neval_lens = [8]\ntask = { name = 'dyck', types = 4 }".parse().unwrap();
+    let refused = |vocab: usize, classes: usize, dtype| {
+        let model = Model::new(&ModelConfig { vocab, classes, ..config("lstm") }, 0, dtype).unwrap();
+        let task = std::sync::Arc::new(tasks::Dyck { types: 4, depth: 4 });
+        Trainer::with(&cfg, model, task, 0).err().map(|e| e.to_string())
+    };
+    let (vocab, classes) = (cfg.task.vocab(), cfg.task.classes());
+    let said = |what: &str, there: usize, asked: usize| {
+        Some(format!("{what} = {there}: dyck has {asked}; build the model with them"))
+    };
+    assert_eq!(refused(vocab - 1, classes, DType::F32), said("vocab", vocab - 1, vocab));
+    assert_eq!(refused(vocab, classes - 1, DType::F32), said("classes", classes - 1, classes));
+    assert!(refused(vocab, classes, DType::F64).unwrap().contains("the model's weights are f64; build it with f32"));
+    assert_eq!(refused(vocab, classes, DType::F32), None);
+    assert_eq!(refused(vocab + 7, classes + 7, DType::F32), None);
+}
+
 /// A published LRU evaluates by statistics of its batches in training, and they are in its file.
 #[test]
 fn running_statistics_are_in_the_file() {

@@ -1,6 +1,7 @@
 //! Matrix products against sums in double precision: any sizes, strides and offsets within larger memory; and with
 //! operands rounded to bf16, where the processor has such products.
 
+mod device;
 mod program;
 
 use approx::relative_eq;
@@ -18,7 +19,7 @@ use tapezoo::{
 fn has_bf16(test: &str) -> bool {
     let found = Products::Bf16.check_processor();
     if let Err(why) = &found {
-        eprintln!("{test} skipped: {why}");
+        device::skipped(&format!("{test}: {why}"));
     }
     found.is_ok()
 }

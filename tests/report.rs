@@ -257,6 +257,51 @@ fn no_point_is_cut_off_where_figures_share_an_axis() {
     assert_eq!(caption.trim(), "");
 }
 
+/// A result counts for the configuration that it is of, and an error of the past for nothing where the run can go on.
+#[test]
+fn results_of_another_configuration_and_errors_of_the_past_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let line = "--models lstm,gpt --seeds 1 --steps 2 --batch 2 --train-len 4 --eval-lens 4 --width 4 --lr 0.25 --out";
+    assert!(program("parity").args(line.split(' ')).arg(&run).output().unwrap().status.success());
+    let report = make(&[&run]);
+    assert_eq!((report.runs, report.notes.len()), (2, 0), "{:?}", report.notes);
+    // As after a damaged checkpoint, when the run has begun anew.
+    let results = run.join("results.json");
+    let mut all: serde_json::Value = serde_json::from_str(&fs::read_to_string(&results).unwrap()).unwrap();
+    all["runs"][0]["error"] = "its checkpoint is damaged; delete it".into();
+    all["runs"][0]["accuracy"] = serde_json::json!({});
+    fs::write(&results, all.to_string()).unwrap();
+    fs::rename(run.join("lstm-seed0/result.json"), dir.path().join("result.json")).unwrap();
+    let notes = make(&[&run]).notes.join("\n");
+    assert!(!notes.contains("damaged") && !notes.contains("stopped"), "{notes}");
+    fs::rename(dir.path().join("result.json"), run.join("lstm-seed0/result.json")).unwrap();
+    assert_eq!(make(&[&run]).notes.len(), 0, "its own result counts before that of results.json");
+
+    let config = run.join("config.toml");
+    fs::write(&config, fs::read_to_string(&config).unwrap().replace("lr = 0.25", "lr = 0.5")).unwrap();
+    let report = make(&[&run]);
+    assert_eq!(report.notes.len(), 2, "a note for each run: {:?}", report.notes);
+    contains(&report.notes[0], "a result of another configuration: lr is 0.25 there, and 0.5 here");
+}
+
+/// Of two records of a run the finished one counts, wherever it is found.
+#[test]
+fn a_finished_run_counts_before_an_unfinished_copy() {
+    for unfinished in ["a", "b"] {
+        let dir = tempfile::tempdir().unwrap();
+        ["a", "b"].iter().for_each(|name| run_dir(&dir.path().join(name), CONFIG, &["lstm"]));
+        fs::remove_file(dir.path().join(unfinished).join("results.json")).unwrap();
+        let report = make(&[dir.path()]);
+        assert_eq!(report.notes.len(), 2, "a note for each seed: {:?}", report.notes);
+        contains(&report.notes[0], "lstm seed 0 is in");
+        let finished = if unfinished == "a" { "b" } else { "a" };
+        let names = [unfinished, finished].map(|name| format!("{}", dir.path().join(name).display()));
+        contains(&report.notes[0], format!("{} and {}, equally configured; the latter counts", names[0], names[1]));
+        contains(&report.page, "1234");
+    }
+}
+
 #[test]
 fn other_tasks_and_settings_are_sections_of_their_own() {
     let dir = tempfile::tempdir().unwrap();

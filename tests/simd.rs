@@ -2,6 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
+mod device;
 mod program;
 
 use program::program;
@@ -72,17 +73,19 @@ fn files(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn avx512_and_avx2_train_to_the_same_bits() {
-    if levels().contains(&"avx512") {
-        assert_eq!(trained("avx512"), trained("avx2"));
+    if !levels().contains(&"avx512") {
+        return device::skipped("this processor has no AVX-512");
     }
+    assert_eq!(trained("avx512"), trained("avx2"));
 }
 
 #[test]
 fn the_plain_level_is_another_one() {
     // These differ by rounding; they would be equal if the variable were not read.
-    if levels().len() > 1 {
-        assert_ne!(trained("plain"), trained("avx2"));
+    if levels().len() == 1 {
+        return device::skipped("this processor has no AVX2");
     }
+    assert_ne!(trained("plain"), trained("avx2"));
 }
 
 #[test]

@@ -217,7 +217,10 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     fs::write(place.at("song.txt"), "something else ".repeat(40)).unwrap();
     place.refuses("train --resume run", &["task.text", "another text", "checksum"]);
     fs::remove_file(&path).unwrap();
-    place.refuses("train --resume run", &["song.txt"]);
+    place.refuses("train --resume run", &["song.txt", "--text FILE"]);
+    // The same text in another place is the same run.
+    place.write("moved.txt", "la la li\u{fc}\u{1b}[31m\n".repeat(40));
+    contains(place.run("train --resume run --text moved.txt").stderr, "nothing left to do");
     place.refuses("inspect --checkpoint run/lstm-seed0 --out a.html", &["song.txt"]);
     place.prints("inspect --checkpoint run/lstm-seed0 --input la --out a.html");
     place.write("other.txt", "la la li\n".repeat(90));
@@ -225,11 +228,14 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     let sample = |flags: &str| place.prints(&format!("sample run/{flags}"));
     let text = sample("lstm-seed0 --tokens 300 --prompt la");
     assert!(text.starts_with("la") && text.chars().count() > 100 && text.ends_with('\n'), "{text}");
-    assert!(!text.contains('\u{1b}') && text.contains("i\u{fc}\\u001b"), "{text:?}");
+    assert!(text.contains("i\u{fc}\u{1b}"), "a pipe gets the bytes as they are: {text:?}");
     assert_eq!(text, sample("lstm-seed0 --tokens 300 --prompt la --seed 0"));
     assert_ne!(text, sample("lstm-seed0 --tokens 300 --prompt la --seed 1"));
     let greedy = sample("gpt-seed0 --tokens 100 --temperature 0");
     assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --seed 5"));
+    assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --temperature 1e-6 --seed 5"), "a quotient by the temperature");
+    assert_ne!(greedy, sample("gpt-seed0 --tokens 100 --temperature 1e6 --top-k 2"), "of two, either as often");
+    assert_eq!(text, sample("lstm-seed0 --tokens 300 --prompt la --top-k 256"), "all there are");
     assert!(greedy.contains("la la"), "{greedy}");
     assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --kernels plain"));
     assert_eq!(sample("lstm-seed0 --tokens 0 --prompt la"), "la\n");

@@ -16,7 +16,7 @@ use tapezoo::{
     autograd::Tape,
     error::Error,
     models, rng,
-    tasks::{Batch, Len},
+    tasks::{Batch, IGNORE, Len},
     tensor::{DType, Tensor},
     train::{
         Accuracy, RunReport, Scores, Step, Trainer, Watch,
@@ -133,6 +133,29 @@ fn smoothed_targets_are_trained_on_and_not_evaluated_on() {
     let (plain, smoothed) = (first("lr = 1e-30"), first("lr = 1e-30\nlabel_smoothing = 0.5"));
     assert_ne!(plain.0, smoothed.0);
     assert_eq!(plain.1, smoothed.1);
+    // The loss is that of the smoothed targets.
+    let cfg = config("label_smoothing = 0.5\nmicro_batches = 1").for_model("lstm").unwrap();
+    let model = models::Model::new(&cfg.model, 0, cfg.dtype).unwrap();
+    let mut batch = Batch::new(cfg.batch, cfg.train_len);
+    batch.fill(&*cfg.task, rng::stream(0, "train", 0));
+    let tape = Tape::default();
+    let logits = model.forward(&model.params().bind_frozen(&tape), tape.constant(&batch.tokens), model.default_form());
+    let want = logits.cross_entropy_smoothed(tape.constant(&batch.targets), IGNORE, 0.5).value().item();
+    let got = Trainer::new(&cfg, 0).unwrap().step().unwrap().loss;
+    close(got, want, 1e-5, "the loss of the first step");
+}
+
+/// Of the losses the first is recorded, and those of multiples of `log_every`.
+#[test]
+fn losses_are_recorded_as_often_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cfg = config("models = ['lstm']\nseeds = 1\nsteps = 8\nlog_every = 3");
+    let out = RunDir::create(&dir.path().join("run"), &cfg, false).unwrap();
+    run_all(&cfg, 1, Some(&out), false).unwrap().1.unwrap();
+    let metrics = fs::read_to_string(out.of("lstm", cfg.seed).join("metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let steps: Vec<u64> = lines.filter(|l| l.get("loss").is_some()).map(|l| l["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [1, 3, 6]);
 }
 
 #[test]

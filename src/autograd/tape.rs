@@ -397,7 +397,8 @@ impl Tape {
         for g in r.grads.drain(..).flatten() {
             pool.put(g);
         }
-        pool.end_step();
+        drop(pool);
+        self.cx.end_step();
     }
 
     /// Measure the time of every op from now on.

@@ -125,7 +125,7 @@ function panelOf(place, lib, controls) {
     });
     const parts = run.eigenvalues[0].map((part, i) => {
       const width = part.shape.reduce((a, b) => a * b, 1), here = part.data.slice(at * width, (at + 1) * width).filter(Number.isFinite);
-      const name = run.eigenvalues[0].length > 1 ? ['real parts', 'imaginary parts'][i] : 'eigenvalues';
+      const name = run.eigenvalues[0].length > 1 ? ['real parts', 'imaginary parts'][i] : 'gates' in place.dataset ? 'gates' : 'eigenvalues';
       return `${name} from ${Math.min(...here).toFixed(2)} to ${Math.max(...here).toFixed(2)}`.replaceAll('-', '−');
     });
     const spectrum = make('p', {}, parts.length ? `The transition at bit ${at + 1}: ${parts.join(', ')}.` : '');
@@ -191,7 +191,7 @@ async function startLab() {
   const restart = () => begin(false);
   function open() {
     if ($('signed')) $('signed').checked = true;
-    $('seed').value = 0;
+    $('seed').value = $('seed').defaultValue;
     begin(true);
   }
 

@@ -18,10 +18,16 @@ pub fn inspector() -> String {
     format!("'use strict';\nwindow.inspectorPage = {};\n", serde_json::json!(page))
 }
 
+/// The seed that a page begins with. On two tokens an LMU writes nothing where its one ReLU is 0 for both, as from seed 0.
+fn seed(mixer: &str) -> u64 {
+    u64::from(["lmu", "lssl"].contains(&mixer))
+}
+
 /// The settings of the model that a page trains.
 pub fn settings(mixer: &str) -> String {
+    let seed = seed(mixer);
     format!(
-        "models = [\"{mixer}\"]\nseed = 0\nsteps = 1000\nbatch = 16\ntrain_len = 16\neval_lens = [16, 32, 64]\n\
+        "models = [\"{mixer}\"]\nseed = {seed}\nsteps = 1000\nbatch = 16\ntrain_len = 16\neval_lens = [16, 32, 64]\n\
          eval_batches = 2\neval_batch = 32\nlr = 1e-2\nwarmup = 50\nmicro_batches = 1\ndevice = \"cpu\"\n\n\
          [model]\nlayers = 1\nwidth = 16\nheads = 2\nhead_dim = 8\nmlp = 32\n"
     )
@@ -55,6 +61,11 @@ pub fn trained_file(mixer: &str) -> String {
     format!("trained-{mixer}.js")
 }
 
+/// Whether the numbers that the inspector draws as eigenvalues are a gate of the transition, which may be a part of it.
+fn is_gate(mixer: &str) -> bool {
+    view::of(mixer).is_some_and(|view| matches!(view.eigenvalues, view::Spectrum::Named(_)))
+}
+
 /// The equations of the inspector's views of these mixers, as mathematics.
 fn mathematics(mixers: &[Option<&str>]) -> String {
     let of = |mixer: &&str| {
@@ -72,7 +83,7 @@ pub fn lab(mixer: &str, trained: bool) -> Markup {
     let any_signed = [Some(mixer), parent].iter().flatten().any(|name| signed.contains(name));
     let panel = |mixer: &str, hidden: bool| {
         html! {
-            div.panel data-mixer=(mixer) data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
+            div.panel data-mixer=(mixer) data-gates[is_gate(mixer)] data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
                 h3 { (name(mixer)) }
                 dl.meters {
                     div { dt { "step" } dd.step { "0" } }
@@ -105,7 +116,7 @@ pub fn lab(mixer: &str, trained: bool) -> Markup {
                 @if let Some(parent) = parent {
                     label { input #beside type="checkbox"; " beside its parent, " (name(parent)) }
                 }
-                label { "seed " input #seed type="number" min="0" max="9999" value="0"; }
+                label { "seed " input #seed type="number" min="0" max="9999" value=(seed(mixer)); }
             }
             label for="bits" { "Type bits, and see what the model does with each" }
             input #bits type="text" inputmode="numeric" autocomplete="off" spellcheck="false" value="0110100110010110";

@@ -162,11 +162,15 @@ fn measured(mixer: &str) -> Markup {
 }
 
 fn tracked(mixer: &str) -> Markup {
-    let (spectrum, mut shown) = (view::of(mixer).map(|view| view.spectrum), tracks::of(mixer).peekable());
+    let (view, mut shown) = (view::of(mixer), tracks::of(mixer).peekable());
     let mut untested = tracks::untested(mixer).peekable();
     html! {
         @if let Some(text) = tracks::buys(mixer) { p { (words(&text)) } }
-        @if let Some(sentence) = spectrum { p { "Of the eigenvalues that " code { "tapezoo inspect" } " draws: " (words(sentence)) } }
+        @match view {
+            Some(view) if view.eigenvalues == view::Spectrum::None => p { "Of eigenvalues: " (words(view.spectrum)) },
+            Some(view) => p { "Of the eigenvalues that " code { "tapezoo inspect" } " draws: " (words(view.spectrum)) },
+            None => {}
+        }
         @if shown.peek().is_some() {
             h3 { "Tested" }
             ul.shown { @for one in shown { li {

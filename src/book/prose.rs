@@ -96,7 +96,9 @@ fn link(text: &str) -> Option<(&str, &str, &str)> {
     let end = inside.find(']')?;
     let (label, after) = (&inside[..end], &inside[end + 1..]);
     if let Some(target) = after.strip_prefix('(')
-        && (label.starts_with('`') || target.starts_with("super::") || target.starts_with("crate::"))
+        && (label.starts_with('`')
+            || ["super::", "crate::"].iter().any(|begin| target.starts_with(begin))
+            || target.split(')').next().is_some_and(|file| file.ends_with(".md")))
     {
         let close = target.find(')')?;
         return Some((label, &target[..close], &target[close + 1..]));

@@ -30,6 +30,9 @@ pub fn task(task: &dyn Task, len: impl Into<Len>) -> Checked {
     let (len, name) = (len.into(), task.name());
     let of = |why: String| format!("{name} at length {len}: {why}");
     task.check().map_err(|why| format!("{name}: {why}"))?;
+    if len.min == 0 {
+        return Err(of("expected a length of at least 1".into()));
+    }
     task.check_lens(len).map_err(of)?;
     task.check_data(len, &[len]).map_err(of)?;
     names(task)?;

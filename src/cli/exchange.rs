@@ -8,11 +8,11 @@ use crate::{
     inspect::source,
     models::{Model, Positions},
     tensor::DType,
-    terminal::few,
+    terminal::{columns, few, fit},
     train::{
         Trainer,
         config::{self, TrainConfig},
-        rundir::{Held, RunDir},
+        rundir::{self, Held, RunDir},
     },
 };
 use clap::{
@@ -196,7 +196,7 @@ pub(super) fn import(args: &Import) -> ExitCode {
                 None => model.map_or(Ok(()), |model| model.save(&args.out)),
                 Some(trainer) => left(args, *trainer),
             });
-            match written.and_then(|()| print(said)) {
+            match written.and_then(|()| print(fit(&said, columns()))) {
                 Ok(()) => ExitCode::SUCCESS,
                 // A directory that is not to be written into.
                 Err(e @ Error::Config(_)) => refuse(&e),
@@ -339,7 +339,7 @@ pub(super) fn export(args: &Export) -> ExitCode {
     match contained(|| exported(args)) {
         Err(e) => refuse(&e),
         Ok((bytes, said)) => {
-            let written = whole::write(&args.out, &bytes).and_then(|()| print(said));
+            let written = whole::write(&args.out, &bytes).and_then(|()| print(fit(&said, columns())));
             written.map_or_else(|e| super::fail(&e, 1), |()| ExitCode::SUCCESS)
         }
     }
@@ -372,8 +372,9 @@ fn exported(args: &Export) -> Result<(Vec<u8>, String)> {
     Ok((file.bytes, said.join("\n") + "\n"))
 }
 
-/// Refuse to write over what is read.
+/// Refuse to write over what is read, or over a file of a run.
 fn not_itself(read: &Path, written: &Path) -> Result<()> {
+    rundir::check_is_no_runs_file(written)?;
     let same = is_there(written) && fs::canonicalize(read).ok() == fs::canonicalize(written).ok();
     if same {
         return Err(Error::Config(format!("--out {}: is the file that is read; choose another", written.display())));

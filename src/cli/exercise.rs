@@ -11,9 +11,9 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// List the exercises, or check one: a file of the repository with a hole for you to fill
@@ -90,7 +90,7 @@ fn check(root: &Path, exercise: &Exercise) -> Result<bool> {
     let (name, file) = (exercise.name, exercise.file(root));
     let programs = compile(root, &[name], true)?;
     let Some(program) = programs.get(name) else {
-        return print(format!("{file} does not compile: the compiler says why above\n")).map(|()| false);
+        return print(format!("{file} was not compiled: cargo says why above\n")).map(|()| false);
     };
     // The checks repeat the emulator's report of a kernel.
     let stderr = if file.ends_with(".cu") { Stdio::null() } else { Stdio::inherit() };
@@ -130,6 +130,24 @@ fn solution(root: &Path, exercise: &Exercise) -> Result<String> {
     Ok(text)
 }
 
+/// How long the checks of one exercise may take in a list of all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether a program ends well within this time; a loop without an end does not.
+fn ends_well(mut child: Child, within: Duration) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < within {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(20)),
+            ended => return ended.is_ok_and(|status| status.is_some_and(|status| status.success())),
+        }
+    }
+    // It may have ended just now.
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
 /// Prints all exercises. What still has a hole is not compiled.
 fn list(root: &Path) -> Result<()> {
     let mut filled = vec![];
@@ -140,8 +158,8 @@ fn list(root: &Path) -> Result<()> {
     }
     let programs = if filled.is_empty() { Default::default() } else { compile(root, &filled, false)? };
     let passes = |program: &PathBuf| {
-        let quiet = Command::new(program).current_dir(root).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        quiet.is_ok_and(|status| status.success())
+        let quiet = Command::new(program).current_dir(root).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        quiet.is_ok_and(|child| ends_well(child, PATIENCE))
     };
     let done = |name: &str| programs.get(name).is_some_and(passes);
     let done: Vec<bool> = EXERCISES.iter().map(|exercise| done(exercise.name)).collect();

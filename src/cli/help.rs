@@ -59,7 +59,7 @@ pub(super) fn teach(mut command: Command, presets: Presets) -> Command {
     let ids: Vec<String> = command.get_arguments().map(|a| a.get_id().to_string()).collect();
     for id in ids {
         command = command.mut_arg(&id, |arg| {
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
             // So that -3 is a bad value, and not an unknown flag.
             let valued = arg.get_action().takes_values();
             let arg = if valued { arg.allow_negative_numbers(true) } else { arg };

@@ -4,8 +4,8 @@ use super::{KernelsFlag, bar::with_bar, fail, help::glance, print, say};
 use crate::{
     error::{Error, Result, contained},
     inspect::{
-        Inspection,
-        input::Input,
+        Inspection, beside,
+        input::{self, Input},
         same_task,
         source::{self, Source},
     },
@@ -13,11 +13,13 @@ use crate::{
     train::{
         capacity,
         config::{TrainConfig, task_of},
+        rundir,
     },
 };
 use clap::{Command, CommandFactory, Parser};
 use indicatif::ProgressBar;
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -87,7 +89,7 @@ Examples:
                                                    why parity needs negative ones
   inspect --model gpt --task mqar --steps 1500     attention looks keys up
   inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3 --steps 5000
-  parity --models lru --out runs/lru; inspect --checkpoint runs/lru --len 256 --json
+  parity --models lru --out runs/lru; inspect --checkpoint runs/lru/lru-seed0 --len 256 --json
 
 `parity --models list` prints the mixers that --model takes; docs/mixers.md walks through the pages of some.
 
@@ -135,7 +137,7 @@ fn inspect(args: &Inspect, bar: &ProgressBar) -> Result<Inspection> {
     // All that can be refused is, before anything is trained.
     check_out(args)?;
     let mut models = vec![match &args.checkpoint {
-        Some(dir) => Subject::There(Box::new(source::checkpoint(dir)?)),
+        Some(dir) => Subject::There(Box::new(source::checkpoint_for(dir, input::LONGEST)?)),
         None => planned(args, args.model.as_deref().unwrap_or(MIXER))?,
     }];
     let first = models[0].config();
@@ -239,7 +241,7 @@ fn second(args: &Inspect, other: &str) -> Result<Subject> {
         let what = format!("is neither a run directory nor one of {}", models::names().join(", "));
         return Err(Error::Config(format!("--compare {other}: {what}")));
     }
-    Ok(Subject::There(Box::new(source::checkpoint(Path::new(other))?)))
+    Ok(Subject::There(Box::new(source::checkpoint_for(Path::new(other), input::LONGEST)?)))
 }
 
 /// A model to train.
@@ -275,5 +277,17 @@ fn check_out(args: &Inspect) -> Result<()> {
         let what = format!("there is no directory {}; make it first", parent.display());
         return Err(Error::Config(format!("--out {}: {what}", out.display())));
     }
+    let endings = ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
+    let files = endings.map(|ending| beside(out, ending)).chain([out.clone()]);
+    files.into_iter().try_for_each(|file| rundir::check_is_no_runs_file(&file))?;
+    // Nothing may be written there, or the disk may be one that is read alone. A pipe and a device take what they get.
+    let (there, target) = (fs::metadata(out).ok(), fs::canonicalize(out).ok());
+    if there.is_some_and(|about| !about.is_file()) {
+        return Ok(());
+    }
+    let parent = target.as_deref().and_then(Path::parent).or(parent).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(parent).map_err(|e| {
+        Error::Config(format!("--out {}: nothing can be written into {}: {e}", out.display(), parent.display()))
+    })?;
     Ok(())
 }

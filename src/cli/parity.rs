@@ -30,7 +30,7 @@ Examples:
   parity                                         the seven of the published comparison
   parity --models lstm,mamba --seeds 3           two of them, mean and spread over three seeds
   parity --models gpt --train-len 16 --eval-lens 16,24,32 --lr 1e-2 --steps 5000
-  parity --preset published --out runs/published the published sizes, all recorded
+  parity --preset published --out runs/published  the published sizes, all recorded
   parity --config runs/published/config.toml     the same again
   parity --show 3                                three training sequences with their targets
   parity --models lru --form recurrent --dtype f64 --json > lru.json";

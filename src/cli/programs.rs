@@ -112,7 +112,7 @@ pub fn alone(name: &str) -> ExitCode {
         return status;
     }
     match PROGRAMS.iter().find(|program| program.name == name) {
-        Some(program) => (program.run)(&(program.command)().get_matches()),
+        Some(program) => (program.run)(&with_negative_values((program.command)()).get_matches()),
         None => fail(&crate::error::Error::config(format!("there is no program '{name}'")), 2),
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn command() -> Command {
         .arg_required_else_help(true)
         .max_term_width(120);
     let below = |program: &Program| {
-        let mut command = (program.command)();
+        let mut command = with_negative_values((program.command)());
         let [short, long] = [command.get_after_help(), command.get_after_long_help()]
             .map(|text| text.map(|text| behind_tapezoo(&text.to_string())));
         command = command.name(program.name).version(None::<&str>).after_help(short.unwrap_or_default());
@@ -141,6 +141,16 @@ pub(super) fn command() -> Command {
         if program.name == "state-tracking" { command.alias("state_tracking") } else { command }
     };
     PROGRAMS.iter().fold(command, |command, program| command.subcommand(below(program)))
+}
+
+/// -1 behind a flag with a value is a bad value, and not an unknown flag.
+fn with_negative_values(command: Command) -> Command {
+    let below: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_string()).collect();
+    let command = below.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_negative_values));
+    command.mut_args(|arg| {
+        let valued = arg.get_action().takes_values() && !arg.is_positional();
+        if valued { arg.allow_negative_numbers(true) } else { arg }
+    })
 }
 
 /// Examples of a program of its own, as subcommands of `tapezoo`.

@@ -237,7 +237,10 @@ pub(super) fn check_task(file: &Table, preset: &str, task: &Table) -> std::resul
     let added = |task: &str| tasks::named().iter().any(|named| named.kind == task).then_some(&TRAIN);
     let program = |task: &str| PROGRAMS.iter().find(|program| program.1.contains(&task)).or_else(|| added(task));
     match (program(&here), program(&there)) {
-        (Some(own), Some(its)) if own.0 != its.0 => Err(format!("its task is {there}; use {} for it", its.0)),
+        (Some(own), Some(its)) if own.0 != its.0 => {
+            let or = if its.0 == TRAIN.0 { "" } else { ", or train without --task" };
+            Err(format!("its task is {there}; use {} for it{or}", its.0))
+        }
         (Some(_), Some(_)) if asked.is_some_and(|asked| asked != there) => {
             Err(format!("its task is {there}, and --task is of kind {here}; leave out one of them"))
         }

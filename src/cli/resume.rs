@@ -3,9 +3,11 @@
 use super::{TrainArgs, open_device, resolve::check_task, threads};
 use crate::{
     error::{Error, Result, printable},
+    tasks::Tasks,
     train::{
         capacity,
         config::{TrainConfig, difference, merge},
+        jobs::{counted, jobs},
         rundir::{self, Found, RunDir},
     },
 };
@@ -13,7 +15,7 @@ use std::{
     io::{self, Write},
     path::Path,
 };
-use toml::Table;
+use toml::{Table, Value};
 
 impl TrainArgs {
     /// The directory to leave runs in, if any, and the configuration: that of `--resume`, or that of the flags.
@@ -23,13 +25,21 @@ impl TrainArgs {
             open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
             let (flag, n) = self.machine.jobs();
             // Before earlier runs are deleted.
-            capacity::check_side_by_side([&cfg].into_iter(), threads(flag, n)?, flag)?;
+            capacity::check_side_by_side(&counted(jobs(&cfg, None)?.iter()), threads(flag, n)?, flag)?;
             let out = self.output.out.as_deref();
             let out = out.map(|path| RunDir::create(path, &cfg, self.output.force)).transpose()?;
             return Ok((cfg, out));
         };
         let (out, mut cfg) = RunDir::open(dir)?;
-        cfg.load_data()?;
+        // The text may be in another place by now; its checksum tells whether it is the same.
+        if let (Tasks::Text(text), Some(files)) = (&mut cfg.task, task.get("text").and_then(Value::as_array)) {
+            text.text = files.iter().filter_map(Value::as_str).map(String::from).collect();
+        }
+        let loaded = cfg.load_data();
+        loaded.map_err(|e| match cfg.task {
+            Tasks::Text(_) => Error::Config(format!("{e}; --text FILE says where the text of this run is now")),
+            _ => e,
+        })?;
         let table = |cfg: &TrainConfig| cfg.to_toml()?.parse::<Table>().map_err(|e| Error::Config(e.to_string()));
         // Flags may repeat what is there, and say how often to save; everything else would be another experiment.
         let there = table(&cfg)?;
@@ -45,7 +55,7 @@ impl TrainArgs {
         let mut other = difference(&there, &here);
         // A run records neither "all" nor what is as if it were not said.
         if other.is_some()
-            && let Ok(cfg) = TrainConfig::from_layers("default", None, here)
+            && let Ok(cfg) = TrainConfig::recorded(&dir.join(rundir::CONFIG), here)
         {
             other = difference(&there, &table(&cfg)?);
         }

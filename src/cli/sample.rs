@@ -7,6 +7,7 @@ use crate::{
     models::Stream,
     rng::{self, Rng},
     tasks::Tasks,
+    terminal,
 };
 use clap::Parser;
 use rand::RngExt;
@@ -31,7 +32,7 @@ pub(super) struct Sample {
     /// The text to go on with [default: a new line]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// How many bytes to write
+    /// How many bytes to write; a terminal gets them as characters, a file as they are
     #[arg(long, value_name = "N", value_parser = whole, default_value = "500")]
     tokens: i64,
     /// Logits are divided by this: below 1 the likely becomes likelier; 0: the likeliest byte each time
@@ -98,7 +99,8 @@ fn prompt(args: &Sample) -> &str {
 
 fn stream(args: &Sample, source: &Source) -> Result<()> {
     let kernels = args.switch.kernels.as_ref().unwrap_or(&source.config.kernels).clone();
-    let (mut text, mut stream) = (Utf8::default(), Stream::with_kernels(&source.model, kernels));
+    let (mut text, mut stream) =
+        (Utf8 { escapes: terminal::is_there(), begun: vec![] }, Stream::with_kernels(&source.model, kernels));
     let mut rng = rng::stream(args.seed.unsigned_abs(), "sample", 0);
     let prompt = prompt(args);
     let mut open = args.prompt.is_none() || text.write(prompt.as_bytes())?;
@@ -144,9 +146,10 @@ fn draw(logits: &[f64], args: &Sample, rng: &mut Rng) -> Result<u8> {
     Ok(u8::try_from(*drawn.unwrap_or(&likeliest[0])).unwrap_or_default())
 }
 
-/// Standard output, as whole characters: what is none becomes U+FFFD, and what would steer a terminal is escaped.
-#[derive(Default)]
+/// Standard output. A terminal gets whole characters: what is none becomes U+FFFD, and what would steer it is escaped. A
+/// file or a pipe gets the bytes as they are.
 struct Utf8 {
+    escapes: bool,
     /// The beginning of a character.
     begun: Vec<u8>,
 }
@@ -154,6 +157,9 @@ struct Utf8 {
 impl Utf8 {
     /// Write what is whole by now; false if nobody reads any more.
     fn write(&mut self, bytes: &[u8]) -> Result<bool> {
+        if !self.escapes {
+            return put(bytes);
+        }
         self.begun.extend(bytes);
         let mut text = String::new();
         loop {
@@ -172,18 +178,18 @@ impl Utf8 {
                 }
             }
         }
-        put(&text)
+        put(printable(&text).as_bytes())
     }
 
     /// The rest, and the end of the line.
     fn finish(self) -> Result<bool> {
-        put(&(String::from_utf8_lossy(&self.begun).into_owned() + "\n"))
+        put((String::from_utf8_lossy(&self.begun).into_owned() + "\n").as_bytes())
     }
 }
 
-fn put(text: &str) -> Result<bool> {
+fn put(bytes: &[u8]) -> Result<bool> {
     let mut out = io::stdout().lock();
-    match out.write_all(printable(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(e) => Err(Error::io("standard output")(e)),

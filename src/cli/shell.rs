@@ -7,7 +7,11 @@ use super::{
 use crate::error::{Error, Result};
 use clap::Parser;
 use clap_complete::Shell;
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Print what completes tapezoo's commands and flags in a shell
 ///
@@ -47,7 +51,10 @@ pub(super) fn man(args: &Man) -> ExitCode {
         (None, Ok(page)) => printed(page),
         (Some(dir), Ok(_)) => {
             let written = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command(), dir));
-            written.map_err(Error::io(dir)).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
+            written
+                .and_then(|()| as_they_stand_in(dir))
+                .map_err(Error::io(dir))
+                .map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
         }
     }
 }
@@ -67,5 +74,36 @@ fn page(of: Option<&str>) -> Result<String> {
     // The version has several lines, and a title one.
     let version = concat!("tapezoo ", env!("CARGO_PKG_VERSION"));
     clap_mangen::Man::new(command).source(version).render(&mut text).map_err(Error::io("the manual page"))?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    Ok(as_they_stand(&String::from_utf8_lossy(&text)))
+}
+
+/// A page whose examples, lines that begin with two spaces, are not filled.
+fn as_they_stand(page: &str) -> String {
+    let (mut text, mut examples, mut stand) = (String::new(), false, false);
+    for line in page.lines() {
+        if line.starts_with(".SH") {
+            examples = line == ".SH EXTRA";
+        }
+        let stands = examples && line.starts_with("  ");
+        text += match (stand, stands) {
+            (false, true) => ".nf\n",
+            (true, false) => ".fi\n",
+            _ => "",
+        };
+        stand = stands;
+        text += if line == ".SH EXTRA" { ".SH EXAMPLES" } else { line };
+        text.push('\n');
+    }
+    text + if stand { ".fi\n" } else { "" }
+}
+
+/// [`as_they_stand`] of the pages in a directory.
+fn as_they_stand_in(dir: &Path) -> std::io::Result<()> {
+    for path in fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()? {
+        let ours = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("tapezoo"));
+        if ours && path.extension().is_some_and(|ending| ending == "1") {
+            fs::write(&path, as_they_stand(&fs::read_to_string(&path)?))?;
+        }
+    }
+    Ok(())
 }

@@ -84,6 +84,9 @@ pub(super) fn train(args: &StateTracking) -> ExitCode {
         let (kind, key) = if is_group { ("group", "group") } else { ("arithmetic", "language") };
         task.extend([("name".to_string(), kind.into()), (key.into(), name.into())]);
         preset = if is_group { "groups" } else { "arithmetic" };
+    } else if !arithmetic.is_empty() && args.train.what.config.is_none() && args.train.output.resume.is_none() {
+        let what = format!("--mult belongs to --task {}; name it, too", LANGUAGES[2]);
+        return fail(&Error::Config(what), 2);
     }
     task.extend(groups);
     task.extend(arithmetic);

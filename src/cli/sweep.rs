@@ -3,7 +3,7 @@
 use super::{bar::with_bar, fail, help::glance, print, profile, say, threads, whole};
 use crate::{
     error::{Error, Result},
-    terminal::columns,
+    terminal::{columns, fit},
     train::{
         capacity,
         interrupt::{self, Signal},
@@ -77,6 +77,9 @@ enum Command {
 /// How many runs that stopped are named.
 const FEW: usize = 4;
 
+/// The status when every run has a result, and some of the results are that the run failed.
+const FAILED_FOR_GOOD: u8 = 3;
+
 /// The lines of `-h` about its flags.
 const FIRST: [(&str, &str); 6] = [
     ("file", "The sweep: a configuration with a table 'grid'"),
@@ -116,8 +119,9 @@ Examples:
   sweep merge runs/all part0 part1           the parts joined
 docs/sweeps.md has submit files for SLURM and Kubernetes.
 
-Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what \
-is saved is said.";
+Exit status: 0: all runs are finished; 1: a run could not be done or a file not be written, and the same command tries \
+again; 2: the sweep cannot be; 3: nothing is left to do, and some runs failed for good, as one that diverged; 129, 130, \
+143: interrupted, and what is saved is said.";
 
 /// See `EXAMPLES` for the status.
 pub(super) fn run(grid: &Grid) -> ExitCode {
@@ -143,6 +147,7 @@ fn start(args: &Run) -> Result<ExitCode> {
     }
     if args.profile {
         return Ok(said(plan.points.iter().try_for_each(|point| {
+            point.cfg.each_model()?.iter().try_for_each(capacity::check_run)?;
             print(format!("{}\n", point.name))?;
             profile(&point.cfg)
         })));
@@ -152,8 +157,9 @@ fn start(args: &Run) -> Result<ExitCode> {
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {
-        return Ok(said(print(sweep.list())));
+        return Ok(said(print(fit(&sweep.list(), columns()))));
     }
+    sweep.check(threads)?;
     interrupt::catch()?;
     let standing = Arc::new(Standing::default());
     let go_on = format!("the same command goes on in {}", out.display());
@@ -196,7 +202,8 @@ fn start(args: &Run) -> Result<ExitCode> {
             if n > FEW {
                 what += &format!("\n  and {} more", n - FEW);
             }
-            Ok(fail(&Error::Config(what), 1))
+            let for_good = outcome.to_do == 0 && lost.is_empty();
+            Ok(fail(&Error::Config(what), if for_good { FAILED_FOR_GOOD } else { 1 }))
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{KernelsFlag, device_name, fail, open_device, print};
 use crate::{
     error::{Error, Result, brief},
     tensor::{DType, Products},
+    terminal::columns,
     verify::{Comparison, Fixture, Place, check, ops, tolerance},
 };
 use clap::Parser;
@@ -112,7 +113,7 @@ fn checked(args: &Verify) -> Result<u8> {
     Ok(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
 }
 
-/// One line a form, broken before column 100.
+/// One line a form, broken where the terminal ends, and before column 100.
 fn form_text(form: &[Comparison], limit: f64) -> String {
     let (mut text, bad) = (String::new(), form.iter().any(|c| !c.passes(limit)));
     let mut line = format!("  {} {:<11}", if bad { "FAIL" } else { "ok  " }, form[0].form);
@@ -123,7 +124,7 @@ fn form_text(form: &[Comparison], limit: f64) -> String {
             _ => "",
         };
         let cell = format!(" {} {:.1e}{mark}", c.tensor, c.error);
-        if line.len() + cell.len() > 99 {
+        if line.len() + cell.len() > columns().clamp(40, 99) {
             text += &format!("{line}\n");
             line = " ".repeat(18);
         }

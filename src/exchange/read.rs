@@ -281,8 +281,9 @@ fn plan(
     let mut taken = vec![];
     for rows in &rows {
         let mut block = vec![];
+        let wanted = |of: &Row| rows.iter().any(|(row, names)| row.with == Some(of.ours) && names.iter().any(is_there));
         for (row, names) in rows.iter().filter(|(row, _)| row.is_in(usize::MAX, sizes.get('W'))) {
-            if row.may_lack(&sizes) && !names.iter().any(is_there) {
+            if row.may_lack(&sizes) && !names.iter().any(is_there) && !wanted(row) {
                 block.push((*row, None));
                 continue;
             }

@@ -106,6 +106,8 @@ pub struct Row {
     pub when: When,
     /// The value that it has where a file lacks it.
     pub absent: Absent,
+    /// Another parameter of ours that a file does not lack if it has this one.
+    pub with: Option<&'static str>,
 }
 
 /// The layout of the module's numbers as against ours.
@@ -145,7 +147,7 @@ pub enum Absent {
 
 /// A parameter that is there always.
 pub const fn row(ours: &'static str, theirs: &'static [(&'static str, &'static str)]) -> Row {
-    Row { ours, theirs, how: How::Below, when: When::Always, absent: Absent::Refused }
+    Row { ours, theirs, how: How::Below, when: When::Always, absent: Absent::Refused, with: None }
 }
 
 impl Row {
@@ -171,6 +173,10 @@ impl Row {
 
     pub const fn or_zeros(self) -> Row {
         Row { absent: Absent::Zeros, ..self }
+    }
+
+    pub const fn with(self, other: &'static str) -> Row {
+        Row { with: Some(other), ..self }
     }
 
     pub const fn or_idle(self) -> Row {

@@ -28,10 +28,10 @@ pub const TABLES: &[Table] = &[
         rows: &[
             row("w_ih", &[("weight_ih_l{}", "4HK D")]),
             row("w_hh", &[("weight_hh_l{}", "4HK HK")]),
-            row("b_ih", &[("bias_ih_l{}", "4HK")]).or_zeros(),
-            row("b_hh", &[("bias_hh_l{}", "4HK")]).or_zeros(),
+            row("b_ih", &[("bias_ih_l{}", "4HK")]).or_zeros().with("b_hh"),
+            row("b_hh", &[("bias_hh_l{}", "4HK")]).or_zeros().with("b_ih"),
             row("w_post", &[("post_l{}.weight", "D HK")]).or_idle(),
-            row("b_post", &[("post_l{}.bias", "D")]).or_idle(),
+            row("b_post", &[("post_l{}.bias", "D")]).or_idle().with("w_post"),
         ],
         ..TABLE
     },
@@ -48,9 +48,9 @@ pub const TABLES: &[Table] = &[
         square: true,
         rows: &[
             row("w_qkv", &[("in_proj_weight", "3HK D")]),
-            row("b_qkv", &[("in_proj_bias", "3HK")]).or_zeros(),
+            row("b_qkv", &[("in_proj_bias", "3HK")]).or_zeros().with("b_o"),
             row("w_o", &[("out_proj.weight", "D HK")]),
-            row("b_o", &[("out_proj.bias", "D")]).or_zeros(),
+            row("b_o", &[("out_proj.bias", "D")]).or_zeros().with("b_qkv"),
         ],
         ..TABLE
     },

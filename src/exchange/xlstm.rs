@@ -27,6 +27,11 @@ fn slstm(c: &ModelConfig, backend: &str) -> String {
     format!("sLSTMLayer(sLSTMLayerConfig({sizes}, backend=\"{backend}\"))")
 }
 
+/// Their norm of a head of one channel is 0, and ours leaves it as it is.
+fn one_channel(c: &ModelConfig) -> Option<String> {
+    (c.head_dim == 1).then(|| "head_dim is 1: the module's norm of one channel is 0".into())
+}
+
 pub const TABLES: &[Table] = &[
     Table {
         mixer: "mlstm",
@@ -42,7 +47,8 @@ pub const TABLES: &[Table] = &[
         },
         refuses: |c| {
             let inner = c.inner();
-            (inner % 4 > 0).then(|| format!("heads times head_dim is {inner}: projections are blocks of 4 channels"))
+            let blocks = || format!("heads times head_dim is {inner}: projections are blocks of 4 channels");
+            one_channel(c).or_else(|| (inner % 4 > 0).then(blocks))
         },
         rows: &[
             row("w_up", &[("proj_up.weight", "2HK D")]),
@@ -63,6 +69,7 @@ pub const TABLES: &[Table] = &[
         mixer: "slstm",
         package: Package::Xlstm,
         module: |c, _| slstm(c, "vanilla"),
+        refuses: one_channel,
         square: true,
         rows: &[
             CONV.of_conv(),
@@ -80,6 +87,7 @@ pub const TABLES: &[Table] = &[
         mixer: "slstm",
         package: Package::Xlstm,
         module: |c, _| slstm(c, "cuda"),
+        refuses: one_channel,
         square: true,
         rows: &[
             CONV.of_conv(),

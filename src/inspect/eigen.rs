@@ -8,6 +8,8 @@
 //! Π_j (I − β_j k_j k_jᵀ) = I − Σ_j k_j w_jᵀ,   w_j = β_j (k_j − Σ_{i<j} (k_j·k_i) w_i)
 //! eigenvalues: 1 − eig(W K),  (W K)_ij = w_i·k_j,  and 1 for every vector orthogonal to all k
 //! ```
+//!
+//! As many factors as a key has numbers may leave no such vector: then they are those of the K × K product itself.
 
 use super::{
     trace::Series,
@@ -50,7 +52,11 @@ fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
     Series { shape: vec![k.shape[0], 2], data }
 }
 
-/// The eigenvalues of a token's product of n factors, and 1: `[T, H, n + 1]`, real and imaginary parts.
+/// The largest matrix whose characteristic polynomial keeps the digits of its eigenvalues.
+const MOST: usize = 8;
+
+/// The eigenvalues of a token's product of n factors, real and imaginary parts: n of them and 1, `[T, H, n + 1]`, or where
+/// keys have no more than n numbers K of them, `[T, H, K]`; none where these are more than [`MOST`].
 #[doc(hidden)]
 pub fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
     // A single step is recorded without an axis of steps.
@@ -59,12 +65,23 @@ pub fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
         [h, width] => [1, h, width],
         _ => return vec![],
     };
+    if n.min(width) > MOST {
+        return vec![];
+    }
     let steps = k.data.len() / k.width().max(1);
     let (mut re, mut im) = (Vec::new(), Vec::new());
     for t in 0..steps {
         let (k, beta) = (k.at(t), beta.at(t));
         for head in 0..h {
             let key = |j: usize| &k[(j * h + head) * width..][..width];
+            if n >= width {
+                let factors = (0..n).map(|j| (key(j), f64::from(beta[j * h + head])));
+                for (a, b) in roots(&characteristic(&whole(factors, width))) {
+                    re.push(a as f32);
+                    im.push(b as f32);
+                }
+                continue;
+            }
             let mut w: Vec<Vec<f64>> = Vec::new();
             for j in 0..n {
                 let mut row: Vec<f64> = key(j).iter().map(|&x| f64::from(x)).collect();
@@ -86,8 +103,21 @@ pub fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
             }
         }
     }
-    let series = |data| Series { shape: vec![h, n + 1], data };
+    let series = |data| Series { shape: vec![h, (n + 1).min(width)], data };
     vec![("Re eigenvalue".into(), series(re)), ("Im eigenvalue".into(), series(im))]
+}
+
+/// The product of I − β k kᵀ over these keys, the last to the left.
+fn whole<'a>(factors: impl Iterator<Item = (&'a [f32], f64)>, width: usize) -> Vec<Vec<f64>> {
+    let one = |i: usize, j: usize| f64::from(u8::from(i == j));
+    let mut m: Vec<Vec<f64>> = (0..width).map(|i| (0..width).map(|j| one(i, j)).collect()).collect();
+    for (k, beta) in factors {
+        let read: Vec<f64> = (0..width).map(|j| (0..width).map(|i| f64::from(k[i]) * m[i][j]).sum()).collect();
+        for (row, &k) in m.iter_mut().zip(k) {
+            row.iter_mut().zip(&read).for_each(|(x, read)| *x -= beta * f64::from(k) * read);
+        }
+    }
+    m
 }
 
 /// The characteristic polynomial xⁿ + c₁ xⁿ⁻¹ + … + cₙ of a matrix, by Faddeev and LeVerrier: `[c₁, …, cₙ]`.

@@ -77,12 +77,12 @@ impl Inspection {
     pub fn write(&self, out: &Path, json: bool) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         if json {
-            files.push((out.with_extension("json"), data::json(self, Encoding::Named)?.into_bytes()));
-            files.push((out.with_extension("safetensors"), data::safetensors(self)?));
+            files.push((beside(out, "json"), data::json(self, Encoding::Named)?.into_bytes()));
+            files.push((beside(out, "safetensors"), data::safetensors(self)?));
         }
         for (i, graph) in self.graphs.iter().enumerate() {
-            let ending = if i == 0 { "dot".into() } else { format!("{}.dot", i + 1) };
-            files.push((out.with_extension(ending), graph.dot().into_bytes()));
+            let ending: String = if i == 0 { "dot".into() } else { format!("{}.dot", i + 1) };
+            files.push((beside(out, &ending), graph.dot().into_bytes()));
         }
         // The page is written last: if it exists, all files do.
         files.push((out.into(), self.page()?.into_bytes()));
@@ -91,4 +91,16 @@ impl Inspection {
         }
         Ok(files.into_iter().rev().map(|f| f.0).collect())
     }
+}
+
+/// The file beside a page that has this ending in place of the page's.
+pub fn beside(page: &Path, ending: &str) -> PathBuf {
+    if page.extension().is_some_and(|own| own == "html" || own == "htm") {
+        return page.with_extension(ending);
+    }
+    // What is behind another dot belongs to the name: lr0.1.
+    let mut name = page.file_name().unwrap_or_default().to_os_string();
+    name.push(".");
+    name.push(ending);
+    page.with_file_name(name)
 }

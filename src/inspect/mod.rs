@@ -34,4 +34,4 @@ pub mod view;
 pub mod weights;
 
 #[cfg(feature = "laboratory")]
-pub use inspection::{Inspection, same_task};
+pub use inspection::{Inspection, beside, same_task};

@@ -79,7 +79,7 @@ function strip() {
         target === null ? ', no target.' : ', target ', target === null ? '' : el('b', {}, D.classes[target]),
         ...D.runs.flatMap(run => {
           const { class: c, p } = run.said[sel.t];
-          return [D.runs.length > 1 ? `; ${run.name} says ` : target === null ? ' It says ' : '; it says ', el('b', {}, D.classes[c]), ` (${p.toFixed(3)})`];
+          return [D.runs.length > 1 ? `; ${run.name} says ` : target === null ? ' It says ' : '; it says ', el('b', {}, D.classes[c]), ` (${p === null ? 'NaN' : p.toFixed(3)})`];
         }));
     },
   };
@@ -288,8 +288,13 @@ function runView(run, r) {
   }
   const gates = of('gate');
   if (gates.length) cards.push(card('Gates over time', gates.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', gates.map(q => overTime(run, q))));
-  const eigen = spectrum(run);
-  if (eigen) cards.push(eigen);
+  const eigen = spectrum(run), states = of('state');
+  // A block that has nothing of a state has no transition.
+  const none = () => run.spectrum && states.length > 0 && states.every(q => count(tensorOf(run, q.name)) === 0);
+  if (eigen) cards.push({ figure: eigen.figure, update() {
+    eigen.figure.hidden = Boolean(none());
+    if (!eigen.figure.hidden) eigen.update();
+  } });
   const file = el('details', {}, el('summary', {}, `The equations, as in src/models/${run.mixer}.rs`), el('pre', { tabindex: 0 }, run.source));
   const node = el('article', { class: 'run', 'data-run': r }, el('h2', {}, D.runs.length > 1 ? `Run ${r + 1}: ${run.name}` : run.name),
     el('p', {}, run.about), el('p', { class: 'soft' }, `${run.sizes}.`), plan(run), run.source ? file : undefined, told.figure,

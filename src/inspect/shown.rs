@@ -107,7 +107,8 @@ pub fn eigenvalues(view: Option<&view::View>, trace: &Trace) -> Vec<&'static str
         Spectrum::Named(name) => vec![name],
         Spectrum::Complex(re, im) => vec![re, im],
         _ if complex => vec!["Re eigenvalue", "Im eigenvalue"],
-        _ => vec!["eigenvalue"],
+        _ if trace.layers.iter().any(|l| l.contains_key("eigenvalue")) => vec!["eigenvalue"],
+        _ => vec![],
     }
 }
 
@@ -197,7 +198,11 @@ fn sizes(model: &Model) -> String {
         "gsa" => format!(", {} heads of {} with {} slots", c.heads, c.head_dim, c.state),
         "mamba" => format!(", {} channels of {} states", c.expand * c.width, c.state),
         "lstm" | "quasi_lstm" => format!(", {} units", c.inner()),
-        "mamba2" | "mamba3" => format!(", {} heads of {} channels of {} states", c.heads, c.head_dim, c.state),
+        "mamba2" | "mamba3" => {
+            // Mamba-3 turns pairs of states.
+            let n = if c.mixer == "mamba3" { c.state.next_multiple_of(2) } else { c.state };
+            format!(", {} heads of {} channels of {n} states", c.heads, c.head_dim)
+        }
         "seqboat" => format!(", one head of {}, {} averages a channel", c.inner(), c.state),
         _ => format!(", {} heads of {}", c.heads, c.head_dim),
     };

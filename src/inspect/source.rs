@@ -222,6 +222,9 @@ pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
         return Ok(Source { name, about, doubts, config, model });
     }
     let why = match rundir::find(&of)? {
+        rundir::Found::Finished(report) if report.error.is_none() => {
+            "finished, and lost its weights; put them back from a copy, or delete result.json to train this run again"
+        }
         rundir::Found::Finished(_) => {
             "diverged before its first checkpoint, and has no weights: its result.json says at which step"
         }
@@ -311,7 +314,7 @@ pub fn check(name: &str, config: &TrainConfig, len: usize) -> Result<()> {
     }
     if c.positions != Positions::None && len > c.max_len {
         let max = c.max_len;
-        let what = format!("it has positions for {max} tokens, not {len}; use --len {max} or less");
+        let what = format!("it has positions for {max} tokens, not {len}; use at most {max} tokens");
         return Err(Error::Config(format!("{name}: {what}")));
     }
     Ok(())

@@ -6,7 +6,8 @@ function largestChange(run, layer, t) {
   let most = null;
   for (const q of run.quantities.filter(q => q.role === 'state')) {
     const tensor = run.layers[layer]?.[q.name];
-    if (!tensor || q.about.startsWith('stabiliser')) continue; // a choice of units, no memory
+    // A choice of units is no memory, and neither is whether anything has been read.
+    if (!tensor || q.about.startsWith('stabiliser') || q.about.startsWith('1 after the first')) continue;
     const whole = q.about.startsWith('the angle') ? 2 * Math.PI : 0; // an angle and the next turn's are the same
     const all = numbers(tensor), w = tensor.width, scale = reach(tensor) || 1;
     for (let i = 0; i < w; i++) {
@@ -28,7 +29,9 @@ function largestChange(run, layer, t) {
 // The tokens that attention reads most at a step, at a head: { s, p } from the largest.
 function readMost(run, layer, t, h) {
   const q = run.quantities.find(q => q.role === 'attention'), tensor = q && run.layers[layer]?.[q.name];
-  if (!tensor) return [];
+  // A token that is not active reads nothing.
+  const active = run.layers[layer]?.active;
+  if (!tensor || (active && numbers(active)[t] === 0)) return [];
   const all = numbers(tensor), start = t * tensor.width + (q.axes.includes('h') ? Math.min(h, tensor.shape[0] - 1) * T : 0);
   return Array.from({ length: t + 1 }, (_, s) => ({ s, p: all[start + s] })).sort((a, b) => b.p - a.p);
 }
@@ -58,7 +61,7 @@ function fate(x) {
 function transitionInWords(run) {
   if (!run.spectrum || run.spectrum.some(name => !tensorOf(run, name))) return '';
   const states = run.quantities.filter(q => q.role === 'state' && tensorOf(run, q.name));
-  if (states.length && states.every(q => count(tensorOf(run, q.name)) === 0)) return 'This block carries no state.';
+  if (states.length && states.every(q => count(tensorOf(run, q.name)) === 0)) return 'This block carries no memory, only the tokens of its stretch.';
   const [re, im] = run.spectrum, q = quantity(run, re), h = index(run, 'h', {});
   const own = channels(run, q).filter(o => o.h === undefined || o.h === h);
   const real = own.map(o => value(run, re, sel.t, o)), name = im ? 'λ' : q.symbol === 'eigenvalue' ? 'The eigenvalue' : q.symbol;

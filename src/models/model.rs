@@ -274,7 +274,8 @@ impl Model {
         self.run_at(p, tokens, &mut state, form, rows)
     }
 
-    /// The mean loss of a batch: the cross-entropy of its targets, where there are any.
+    /// The mean loss of a batch: the cross-entropy of its targets, where there are any. A published LRU is normalised by
+    /// its running statistics, which this does not move; [`Model::train`] does.
     ///
     /// # Panics
     /// As [`Model::forward`].
@@ -310,6 +311,12 @@ impl Model {
             self.carried = state.flat(&shapes);
         }
         y
+    }
+
+    /// Whether training batches start from a state that the batch before has left: with `carry_state`, where there is a
+    /// state.
+    pub fn carries(&self) -> bool {
+        self.config.carry_state && self.zero_state(&Tape::hollow(), 1).vars().next().is_some()
     }
 
     /// With `carry_state`, and no state carried yet: carry zeros, for batches of `b` sequences.

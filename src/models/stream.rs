@@ -46,10 +46,15 @@ impl<'m> Stream<'m> {
     /// The logits after these tokens, many at once. No tokens have no logits.
     ///
     /// # Errors
-    /// As [`Stream::next`].
+    /// As [`Stream::next`]; then none of them is read.
     pub fn read(&mut self, tokens: &[i32]) -> Result<Vec<f64>> {
         let mut logits = vec![];
-        for part in tokens.chunks(AT_ONCE) {
+        if !tokens.is_empty() {
+            self.check(tokens)?;
+        }
+        // Whole blocks of a model that takes no others.
+        let at_once = (1..=AT_ONCE).rev().find(|&n| self.model.check_len(n).is_ok()).unwrap_or(AT_ONCE);
+        for part in tokens.chunks(at_once) {
             logits = self.run(part, self.model.default_form().on(self.tape.cx().device()))?;
         }
         Ok(logits)
@@ -71,12 +76,17 @@ impl<'m> Stream<'m> {
         self.state.iter().flatten().map(|tensor| tensor.shape().len() * tensor.dtype().bytes()).sum()
     }
 
-    fn run(&mut self, tokens: &[i32], form: Form) -> Result<Vec<f64>> {
+    /// See that all of these tokens can be read.
+    fn check(&self, tokens: &[i32]) -> Result<()> {
         let config = self.model.config();
         if config.variant == Variant::Published && self.state.iter().all(Vec::is_empty) {
             let remedy = "give all tokens at once to Model::forward, or use the clean mixer, of variant = \"clean\"";
             let what = format!("the published {} carries no state from token to token: {remedy}", config.mixer);
             return Err(Error::Config(what));
+        }
+        if config.variant == Variant::Published && config.positions != Positions::None {
+            let what = format!("positions of the published {} begin anew with every token that is read", config.mixer);
+            return Err(Error::Config(format!("{what}; use the clean mixer, of variant = \"clean\"")));
         }
         self.model.check_len(tokens.len())?;
         let vocab = config.vocab;
@@ -90,6 +100,11 @@ impl<'m> Stream<'m> {
                 "{what}; read fewer, or build it with a larger max_len or other positions"
             )));
         }
+        Ok(())
+    }
+
+    fn run(&mut self, tokens: &[i32], form: Form) -> Result<Vec<f64>> {
+        self.check(tokens)?;
         let params = self.model.params().bind_frozen(&self.tape);
         let mut state = self.model.state_from(&self.tape, self.t, &self.state);
         let x = self.tape.constant(&Tensor::from_vec(tokens.to_vec(), [1, tokens.len()]));

@@ -59,14 +59,18 @@ impl Model {
         let double = file.iter().any(|(name, tensor)| name != STATISTICS && tensor.dtype == Dtype::F64);
         let dtype = if double { DType::F64 } else { DType::F32 };
         // A configuration may ask for more than the file has: its weights are counted before there is room for them.
-        let hollow = Model::hollow(&config, dtype)?;
+        let blocks = config.layers;
+        if blocks > file.len() {
+            return Err(broken(format!("{} tensors, and its configuration has {blocks} layers", file.len())));
+        }
+        let hollow = Model::hollow(&config, dtype).map_err(|e| not_ours(e.to_string()))?;
         let asked = hollow.params().entries().iter().map(|e| e.shape.len()).sum::<usize>();
         let asked = asked + hollow.statistics().map_or(0, Tensor::len);
         let there = file.values().map(|tensor| tensor.dims.iter().product::<usize>()).sum::<usize>();
         if asked != there {
             return Err(broken(format!("{there} weights, and a model of its configuration has {asked}")));
         }
-        let mut model = Model::new(&config, 0, dtype)?;
+        let mut model = Model::new(&config, 0, dtype).map_err(|e| not_ours(e.to_string()))?;
         let read = model.read(&file, path)?;
         none_left(&read.others, path)?;
         model.put(read);
@@ -151,7 +155,7 @@ impl Model {
     /// The parameters, and the running statistics of a published model, as a safetensors file, with this entry
     /// `tapezoo` in its metadata.
     pub(crate) fn to_safetensors(&self, about: &Value) -> std::result::Result<Vec<u8>, String> {
-        let flat = self.params().flat();
+        let flat = self.params().flat().to_host();
         let (dtype, bytes, size) = (stored(flat.dtype()), flat.bytes(), flat.dtype().bytes());
         let mut tensors = Vec::new();
         for e in self.params().entries() {

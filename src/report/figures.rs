@@ -58,8 +58,11 @@ pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
         (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),
         (Tasks::Disjoint(_), "accuracy") => Some(0.5),
         (Tasks::Window(task), "accuracy" | "largest") if !task.uneven => Some(0.5),
-        (Tasks::Arithmetic(_), "scaled") => Some(0.0),
-        (Tasks::Arithmetic(task), "accuracy") => Some(if task.language == Language::Parity { 0.5 } else { 0.2 }),
+        // Of products 0 is the most frequent, which a constant answer uses.
+        (Tasks::Arithmetic(task), "scaled") if !task.mult => Some(0.0),
+        (Tasks::Arithmetic(task), "accuracy") if !task.mult => {
+            Some(if task.language == Language::Parity { 0.5 } else { 0.2 })
+        }
         // Any element is as likely as another once every one can be a move.
         (task @ Tasks::Group(group), "accuracy") if group.moves == Moves::All => Some(1.0 / task.classes() as f64),
         _ => None,

@@ -4,6 +4,7 @@ use crate::{
     error::{Error, Result, brief, number, printable},
     files,
     tasks::{Len, is_score},
+    train::{config::of_run, rundir},
 };
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -165,19 +166,47 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
     let path = dir.join(CONFIG);
     let text = files::read_text(&path, files::CONFIG)?;
     let config: Table = text.parse().map_err(|e: toml::de::Error| Error::format(&path, e.to_string().trim_end()))?;
-    crate::train::rundir::check_recorded(&path, &config)?;
+    rundir::check_recorded(&path, &config)?;
+    // Keys that earlier versions left out stand for what later ones write.
+    let config = of_run(config);
     let listed = config.get("models").and_then(toml::Value::as_array);
     let models: Vec<&str> = listed.into_iter().flatten().filter_map(toml::Value::as_str).collect();
 
     let steps = |model: &str| steps_of(&config, model);
     let mut runs = finished(&dir.join(RESULTS), notes);
+    let (all, mut others) = (rundir::configuration(dir).ok(), BTreeSet::new());
+    // Whether the result of a run is one of this configuration. One that is damaged is nobody's.
+    let is_ours = |model: &str, seed: u64, own: &Path| match (&all, rundir::find(own)) {
+        (_, Err(e)) => Err((e, false)),
+        (Some(all), Ok(rundir::Found::Finished(_))) => rundir::configuration_of(own, all, model)
+            .and_then(|cfg| rundir::check_configuration(own, &cfg, seed))
+            .map_err(|e| (e, true)),
+        _ => Ok(()),
+    };
     for (model, seed, own) in recorded(dir)? {
         // A run may have its own result before the results of all are written, or where these cannot be read.
-        let report = json(&own.join(RESULT), notes).and_then(|value| result(value, &own.join(RESULT), notes));
+        let mut report = json(&own.join(RESULT), notes).and_then(|value| result(value, &own.join(RESULT), notes));
+        if report.is_some()
+            && let Err((e, is_another)) = is_ours(&model, seed, &own)
+        {
+            notes.push(format!("left out: {e}"));
+            report = None;
+            if is_another {
+                runs.retain(|r| (&r.model, r.seed) != (&model, seed));
+                others.insert((model.clone(), seed));
+                runs.push(Run { model, seed, ..Run::default() });
+                continue;
+            }
+        }
         let i = runs.iter().position(|r| r.model == model && r.seed == seed).unwrap_or_else(|| {
-            runs.push(report.unwrap_or(Run { model, seed, ..Run::default() }));
+            runs.push(Run { model, seed, ..Run::default() });
             runs.len() - 1
         });
+        match report {
+            Some(report) => runs[i] = report,
+            // A run that failed for good has a result. Whatever stopped this one before, it can go on.
+            None => runs[i].error = None,
+        }
         let steps = steps(&runs[i].model);
         curves(&own.join(METRICS), steps, &mut runs[i], notes);
     }
@@ -187,7 +216,7 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
         if let (None, None, Some(steps)) = (&run.end, &run.error, steps) {
             run.end = run.evaluations.get(&steps).cloned();
         }
-        if let Some(note) = shortcoming(run, steps) {
+        if let Some(note) = shortcoming(run, steps).filter(|_| !others.contains(&(run.model.clone(), run.seed))) {
             notes.push(format!("{}: {} seed {} {note}", dir.display(), run.model, run.seed));
         }
     }

@@ -155,8 +155,9 @@ fn add(section: &mut Section, run: Run, settings: Settings, path: &str, notes: &
     match runs.iter_mut().find(|r| r.0.seed == run.seed) {
         None => runs.push((run, clean(path))),
         Some(first) => {
-            // Of two runs, the one that came to its end is kept.
-            let better = first.0.end.is_none() && run.end.is_some();
+            // Of two runs, the one that came to its end is kept, and of two such the one with a result.
+            let rank = |run: &Run| (run.end.is_some(), run.cost.is_some());
+            let better = rank(&first.0) < rank(&run);
             let (kept, other) = if better { (path, first.1.as_str()) } else { (first.1.as_str(), path) };
             let (model, seed) = (&run.model, run.seed);
             notes.push(format!("{model} seed {seed} is in {other} and {kept}, equally configured; the latter counts"));

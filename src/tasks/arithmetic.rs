@@ -84,7 +84,7 @@ impl Task for Arithmetic {
 
     fn check(&self) -> Result<(), String> {
         if self.mult && self.language != ModularArithmeticWithBrackets {
-            return Err("task.mult: only modular_arithmetic_with_brackets has a choice".into());
+            return Err("task.mult true: only modular_arithmetic_with_brackets has a choice; leave it out".into());
         }
         Ok(())
     }
@@ -106,10 +106,14 @@ impl Task for Arithmetic {
 
     fn check_lens(&self, len: Len) -> Result<(), String> {
         // As published, a length shorter than the shortest expression in brackets gives that expression.
-        let published = self.language == ModularArithmeticWithBrackets && len.min >= 3;
+        let padded = self.language == ModularArithmeticWithBrackets && !len.is_one();
         let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
         self.check_len(longest)?;
-        if published && !len.is_one() { Ok(()) } else { self.check_len(shortest) }
+        match shortest {
+            _ if !padded => self.check_len(shortest),
+            3.. => Ok(()),
+            _ => Err(format!("a range from {shortest} on: expected one from 3 on")),
+        }
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

@@ -11,7 +11,7 @@
 //! is asked for: whoever keeps the smaller set at the first reading can compare the larger one with it at the second,
 //! in any order.
 
-use super::{IGNORE, Task};
+use super::{IGNORE, Len, Task};
 use crate::rng::Rng;
 use rand::{RngExt, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
@@ -114,6 +114,13 @@ impl Task for Disjoint {
 
     fn grid(&self) -> (usize, usize) {
         (self.repeat, 0)
+    }
+
+    fn without_effect(&self, lens: &[Len]) -> Vec<(&'static str, String)> {
+        let equal = self.repeat * (2 * self.small + 2);
+        let equal =
+            lens.iter().all(|len| len.max == equal).then(|| "has no effect: both sets have one size".to_string());
+        equal.into_iter().map(|why| ("first", why)).collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

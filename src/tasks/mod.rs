@@ -97,7 +97,7 @@ pub trait Task: Send + Sync {
     /// # Errors
     /// As [`Task::check_len`].
     fn check_lens(&self, len: Len) -> Result<(), String> {
-        // Beyond the grid a task only limits the shortest or longest length, so the two ends suffice.
+        // Most tasks limit the shortest or the longest length alone, so the two ends suffice.
         let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
         let named = |t: usize| move |why| if len.is_one() { why } else { format!("length {t}: {why}") };
         self.check_len(longest).map_err(named(longest))?;

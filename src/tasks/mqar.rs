@@ -32,6 +32,9 @@ use serde::{Deserialize, Serialize};
 /// Zoology's exponent of the gaps: p(g) ∝ (g + 1)^(a−1).
 const POWER_A: f64 = 0.01;
 
+/// How many keys and values there may be in the published layout, whose vocabulary has three tokens more.
+const MOST_IDS: usize = (1 << 24) - 3;
+
 /// The layout of pairs and queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -144,16 +147,22 @@ impl Task for Mqar {
                 Err(format!("task.vocab {}: expected an even number from 4 to 2^24", self.vocab))
             }
             Layout::Zoology if self.pairs == Some(0) => Err("task.pairs 0: expected at least 1".into()),
-            Layout::Published if self.pairs.is_some() => {
-                Err("task.pairs: in the published layout their number follows from the length".into())
-            }
-            Layout::Published if !(1..=1 << 24).contains(&self.keys) => {
-                Err(format!("task.keys {}: expected 1 to 2^24", self.keys))
-            }
-            Layout::Published if !(1..=1 << 24).contains(&self.values) => {
-                Err(format!("task.values {}: expected 1 to 2^24", self.values))
-            }
-            _ => Ok(()),
+            Layout::Published => match (self.pairs, self.keys, self.values) {
+                (Some(m), ..) => Err(format!(
+                    "task.pairs {m}: in the published layout their number follows from the length; leave it out"
+                )),
+                (_, keys, _) if !(1..=MOST_IDS).contains(&keys) => {
+                    Err(format!("task.keys {keys}: expected 1 to {MOST_IDS}"))
+                }
+                (.., values) if !(1..=MOST_IDS).contains(&values) => {
+                    Err(format!("task.values {values}: expected 1 to {MOST_IDS}"))
+                }
+                (_, keys, values) if self.ids() > MOST_IDS => Err(format!(
+                    "task.keys {keys} and task.values {values}: with ids of their own, expected {MOST_IDS} at most together"
+                )),
+                _ => Ok(()),
+            },
+            Layout::Zoology => Ok(()),
         }
     }
 
@@ -162,6 +171,14 @@ impl Task for Mqar {
             Layout::Zoology => self.check_zoology(len),
             Layout::Published => self.check_published(len),
         }
+    }
+
+    fn check_lens(&self, len: Len) -> Result<(), String> {
+        let named = |t: usize| move |why| if len.is_one() { why } else { format!("length {t}: {why}") };
+        // Where the number of pairs follows from the length, a length between two that exist may have too many.
+        let Some((shortest, longest)) = self.ends(len) else { return self.check_len(len.max).map_err(named(len.max)) };
+        self.check_len(longest).map_err(named(longest))?;
+        (shortest..longest).step_by(self.grid().0).try_for_each(|t| self.check_len(t).map_err(named(t)))
     }
 
     fn grid(&self) -> (usize, usize) {
@@ -196,8 +213,13 @@ impl Task for Mqar {
 impl Mqar {
     /// The published id: max(n_keys, n_values) + 1, with that code's counts.
     fn separator(&self) -> i32 {
-        let ids = if self.shared_ids { self.keys.max(self.values) } else { self.keys + self.values };
-        ids as i32 + 2
+        // Saturating: vocabularies are asked for before `check` refuses a number that is too large.
+        i32::try_from(self.ids()).unwrap_or(i32::MAX).saturating_add(2)
+    }
+
+    /// Published: how many tokens are keys or values.
+    fn ids(&self) -> usize {
+        if self.shared_ids { self.keys.max(self.values) } else { self.keys.saturating_add(self.values) }
     }
 
     /// The token of a value, 1..=values, in the published layout.

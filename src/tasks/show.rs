@@ -3,10 +3,11 @@
 use super::{IGNORE, Len, Task};
 use crate::rng;
 
-/// The first `n` training sequences of this seed, drawn in batches of `batch`, in lines of at most `width` columns, with
-/// a heading.
-pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize, width: usize) -> String {
+/// The first `n` sequences that training with this seed draws, in batches of `batch`, where no curriculum changes the
+/// task or its lengths; in lines of at most `width` columns, with a heading. `remark` is its last line, if it is not empty.
+pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize, width: usize, remark: &str) -> String {
     let mut text = format!("{}, training length {len}, seed {seed}\n{}\n", task.title(), task.legend());
+    text += remark;
     let (mut tokens, mut targets) = (vec![0; batch * len.max], vec![0; batch * len.max]);
     for first in (0..n).step_by(batch) {
         let mut rng = rng::stream(seed, "train", (first / batch) as u64);

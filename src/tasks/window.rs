@@ -102,7 +102,8 @@ impl Window {
     /// The smallest window that is ever asked about, and how many sizes there are: one with a single head.
     fn heads(&self) -> (usize, usize) {
         let least = *self.asks(self.grow_from.unwrap_or(self.window)).start();
-        if self.asked == 1 { (self.window, 1) } else { (least, self.window + 1 - least) }
+        // Vocabularies are asked for before `check` refuses a first window that is larger than the last.
+        if self.asked == 1 { (self.window, 1) } else { (least, (self.window + 1).saturating_sub(least)) }
     }
 
     /// Tokens and targets of a sequence.

@@ -59,6 +59,14 @@ impl Cx {
         }
     }
 
+    /// A step is over: see [`Pool::end_step`](super::Pool::end_step).
+    pub fn end_step(&self) {
+        match self {
+            Cx::Cpu(cpu) => cpu.end_step(),
+            Cx::Cuda(cuda) => cuda.pool().end_step(),
+        }
+    }
+
     /// The pool that buffers come from and go back to.
     pub fn pool(&self) -> std::cell::RefMut<'_, super::Pool> {
         match self {

@@ -303,6 +303,12 @@ impl Cpu {
         });
     }
 
+    /// A step is over, for this thread's pool and for those of its helpers.
+    pub fn end_step(&self) {
+        self.pool().end_step();
+        lock(&self.helpers).iter().for_each(|helper| helper.pool().end_step());
+    }
+
     /// The type that operands of products are rounded to.
     pub fn products(&self) -> Products {
         self.products

@@ -56,7 +56,8 @@ pub fn check(cfg: &TrainConfig) -> Result<()> {
 ///
 /// # Errors
 /// When it does: the error says which part needs how much, and what to change.
-pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
+pub fn check_run(cfg: &TrainConfig) -> Result<()> {
+    let model = &Model::hollow(&cfg.model, cfg.dtype)?;
     let name = cfg.models.first().map_or("", String::as_str);
     for Time { what, seconds, lower } in times(cfg, model) {
         if seconds > LONGEST {
@@ -120,24 +121,20 @@ fn time(seconds: f64) -> String {
     })
 }
 
-/// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is.
+/// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is. `runs` are
+/// configurations of one model each, and how many of its runs are to do.
 ///
 /// # Errors
 /// When they do: the error says how much, and how many fit.
-pub fn check_side_by_side<'a>(
-    experiments: impl Iterator<Item = &'a TrainConfig>,
-    threads: usize,
-    flag: &str,
-) -> Result<()> {
-    let runs: Vec<_> = experiments.map(TrainConfig::each_model).collect::<Result<_>>()?;
+pub fn check_side_by_side(runs: &[(&TrainConfig, usize)], threads: usize, flag: &str) -> Result<()> {
     let mut asked = vec![];
-    let on_cpu = || runs.iter().flatten().filter(|own| !matches!(own.device, Device::Cuda(_)));
+    let on_cpu = || runs.iter().filter(|(own, _)| !matches!(own.device, Device::Cuda(_)));
     // Threads without a run compute parts of the others' batches.
-    let cores = 1 + threads.saturating_sub(on_cpu().map(|own| own.seeds).sum());
-    for own in on_cpu() {
+    let cores = 1 + threads.saturating_sub(on_cpu().map(|of| of.1).sum());
+    for &(own, n) in on_cpu() {
         let model = Model::hollow(&own.model, own.dtype)?;
         let most = memory(own, &model, cores).iter().map(|part| part.bytes).fold(0.0, f64::max);
-        asked.extend(std::iter::repeat_n(most, own.seeds.min(threads)));
+        asked.extend(std::iter::repeat_n(most, n.min(threads)));
     }
     asked.sort_by(|a, b| b.total_cmp(a));
     asked.truncate(threads);
@@ -201,7 +198,8 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     };
     let evaluations = match cfg.eval_every {
         0 => 1.0,
-        every => (cfg.steps / every) as f64 + 1.0,
+        // One at the end; a multiple that is the last step is no other.
+        every => (cfg.steps.saturating_sub(1) / every) as f64 + 1.0,
     };
     let eval = cfg.eval_lens.iter().map(|&len| Time {
         what: format!("evaluating {} batches of {} at length {len}", cfg.eval_batches, cfg.eval_batch),
@@ -227,7 +225,7 @@ pub struct Memory {
 pub fn memory(cfg: &TrainConfig, model: &Model, cores: usize) -> Vec<Memory> {
     let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
     // As in `Trainer::with`: a device computes a batch whole, and so does a model with more than parameters.
-    let buffers = cfg.model.carry_state || model.statistics().is_some();
+    let buffers = model.carries() || model.statistics().is_some();
     let parts = if cfg.device != Device::Cpu || buffers { 1 } else { cfg.parts() };
     // Weights, gradient, two moments; and a gradient of each part.
     let fixed = n * size * (4.0 + if parts > 1 { parts as f64 } else { 0.0 });

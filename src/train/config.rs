@@ -85,7 +85,7 @@ pub struct TrainConfig {
     /// ε of Adam.
     pub eps: f64,
     /// How much of a target is spread over all classes; 0: none.
-    #[serde(default, skip_serializing_if = "defaults::is_zero")]
+    #[serde(default)]
     pub label_smoothing: f64,
     /// Weight decay, of weights but not of biases and norms.
     pub weight_decay: f64,
@@ -98,7 +98,7 @@ pub struct TrainConfig {
     /// The largest global norm of the gradient; 0: not clipped.
     pub clip: f64,
     /// η of the noise on the gradient, of variance η / (1 + t)^0.55 after t updates; 0: none.
-    #[serde(default, skip_serializing_if = "defaults::is_zero")]
+    #[serde(default)]
     pub grad_noise: f64,
     /// How the mixer is computed; its fastest form if absent.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text::option")]
@@ -117,7 +117,7 @@ pub struct TrainConfig {
     pub products: Products,
     /// The ops that are computed by their kernels. The others are computed by their formulas, which are slow and differ
     /// by rounding.
-    #[serde(default, with = "text", skip_serializing_if = "all_kernels")]
+    #[serde(default, with = "text")]
     pub kernels: Kernels,
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
@@ -131,11 +131,6 @@ pub struct TrainConfig {
     /// with a key `mixer`, is a variant: that mixer, with the settings that `per_model` has for it and then with these.
     #[serde(default)]
     pub per_model: BTreeMap<String, Table>,
-}
-
-/// Whether `kernels` has its default, which a file need not name.
-fn all_kernels(kernels: &Kernels) -> bool {
-    *kernels == Kernels::Fast
 }
 
 impl FromStr for TrainConfig {
@@ -183,9 +178,7 @@ impl TrainConfig {
         file: Option<(&Path, Table)>,
         flags: Table,
     ) -> Result<(TrainConfig, Vec<Setting>)> {
-        let (path, by_flag) = (file.as_ref().map(|(path, _)| *path), flags.clone());
-        let made = TrainConfig::of_settings(default, file, flags);
-        made.map_err(|e| place::explained(e, path, &by_flag).in_brief())
+        TrainConfig::made(default, file, flags, |cfg| cfg.check_capacity())
     }
 
     /// As [`TrainConfig::from_settings`], with the data of the task loaded: see [`TrainConfig::load_data`].
@@ -197,10 +190,42 @@ impl TrainConfig {
         file: Option<(&Path, Table)>,
         flags: Table,
     ) -> Result<(TrainConfig, Vec<Setting>)> {
+        TrainConfig::made(default, file, flags, |cfg| {
+            cfg.check_capacity()?;
+            cfg.load_data()
+        })
+    }
+
+    /// The configuration that a file records, whether or not there are the memory and the time to run it.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`].
+    pub(crate) fn recorded(path: &Path, table: Table) -> Result<TrainConfig> {
+        Ok(TrainConfig::made("default", Some((path, table)), Table::new(), |_| Ok(()))?.0)
+    }
+
+    /// The configuration of a point in a sweep's file, with the data of its task. The memory and the time are asked of
+    /// the runs that are to do ([`Sweep::check`](super::sweep::Sweep::check)), as the file may be a record.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`] and [`TrainConfig::load_data`].
+    pub(super) fn of_point(path: &Path, table: Table, flags: Table) -> Result<(TrainConfig, Vec<Setting>)> {
+        TrainConfig::made("default", Some((path, table)), flags, TrainConfig::load_data)
+    }
+
+    /// The layers over one another, with `more` done to the result; errors say where their cause stands.
+    fn made(
+        default: &str,
+        file: Option<(&Path, Table)>,
+        flags: Table,
+        more: impl FnOnce(&mut TrainConfig) -> Result<()>,
+    ) -> Result<(TrainConfig, Vec<Setting>)> {
         let (path, by_flag) = (file.as_ref().map(|(path, _)| *path), flags.clone());
-        let (mut config, settings) = TrainConfig::from_settings(default, file, flags)?;
-        config.load_data().map_err(|e| place::explained(e, path, &by_flag).in_brief())?;
-        Ok((config, settings))
+        let made = TrainConfig::of_settings(default, file, flags).and_then(|(mut config, settings)| {
+            more(&mut config)?;
+            Ok((config, settings))
+        });
+        made.map_err(|e| place::explained(e, path, &by_flag).in_brief())
     }
 
     fn of_settings(

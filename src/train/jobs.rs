@@ -129,9 +129,11 @@ pub fn run_told(
     progress: bool,
     standing: &Standing,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    capacity::check_side_by_side([cfg].into_iter(), threads, flag)?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
+    let to_do = counted(jobs.iter().zip(&reports).filter(|(_, report)| report.is_none()).map(|of| of.0));
+    to_do.iter().try_for_each(|(cfg, _)| capacity::check_run(cfg))?;
+    capacity::check_side_by_side(&to_do, threads, flag)?;
     let lock = out.and_then(RunDir::lock);
     work(&jobs.iter().collect::<Vec<_>>(), threads, &Progress::new(progress), standing, lock, |i, report| {
         reports[i] = Some(report);
@@ -142,6 +144,18 @@ pub fn run_told(
         }
     });
     Ok((reports.into_iter().flatten().collect(), written))
+}
+
+/// The configurations of these jobs, and how many jobs in a row each has.
+pub fn counted<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<(&'a TrainConfig, usize)> {
+    let mut all: Vec<(&TrainConfig, usize)> = vec![];
+    for Job { cfg, .. } in jobs {
+        match all.last_mut() {
+            Some((last, n)) if *last == cfg => *n += 1,
+            _ => all.push((cfg, 1)),
+        }
+    }
+    all
 }
 
 /// The result of a run that is finished already: it is in every table that is written from now on.

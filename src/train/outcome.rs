@@ -50,8 +50,13 @@ pub(super) fn as_object<S: Serializer>(accuracy: &Accuracy, s: S) -> std::result
 
 /// Scores as an object: each as [`as_object`].
 pub(super) fn as_objects<S: Serializer>(scores: &Scores, s: S) -> std::result::Result<S::Ok, S::Error> {
-    let by_len = |of: &Accuracy| of.iter().map(|(len, a)| (len.to_string(), *a)).collect::<BTreeMap<String, f64>>();
-    s.collect_map(scores.iter().map(|(name, of)| (name, by_len(of))))
+    struct Of<'a>(&'a Accuracy);
+    impl Serialize for Of<'_> {
+        fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+            as_object(self.0, s)
+        }
+    }
+    s.collect_map(scores.iter().map(|(name, of)| (name, Of(of))))
 }
 
 /// An accuracy as [`as_object`] wrote it, in the same order.

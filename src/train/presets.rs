@@ -117,12 +117,16 @@ pub(crate) fn read_run(path: &Path) -> Result<Table> {
     read(path).map(of_run)
 }
 
-/// Bring the table of an earlier version up to date in two things. Before batches were computed in parts by default,
-/// they were in one part and the file had no key for it; and some keys had other names.
+/// Bring the table of an earlier version up to date in three things. Before batches were computed in parts by default,
+/// they were in one part and the file had no key for it; some keys had other names; and some were left out where they had
+/// their default, which may not be what a preset has for single models.
 pub(crate) fn of_run(mut table: Table) -> Table {
     // A table with both names is refused when the configuration is read.
     let _ = rename(&mut table);
-    table.entry("micro_batches").or_insert(Value::Integer(1));
+    let defaults = [("label_smoothing", 0.0.into()), ("grad_noise", 0.0.into()), ("kernels", "fast".into())];
+    for (key, value) in [("micro_batches", Value::Integer(1))].into_iter().chain(defaults) {
+        table.entry(key).or_insert(value);
+    }
     table
 }
 
@@ -207,14 +211,17 @@ pub(crate) fn merge(base: &mut Table, top: Table) {
 }
 
 /// The first key in which two configurations differ, with both values. How often a checkpoint is made changes no
-/// number, and so does not count.
+/// number, and so does not count; nor does where a text is whose checksum is the same.
 pub(crate) fn difference(a: &Table, b: &Table) -> Option<(String, String, String)> {
     let said = |value: Option<&Value>| value.map_or("absent".into(), said);
     let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
-    keys.filter(|key| *key != "checkpoint_every").find_map(|key| match (a.get(key), b.get(key)) {
-        (Some(Value::Table(a)), Some(Value::Table(b))) => {
-            difference(a, b).map(|(inner, a, b)| (format!("{key}.{inner}"), a, b))
+    let moved = a.contains_key("checksum") && a.get("checksum") == b.get("checksum");
+    keys.filter(|key| *key != "checkpoint_every" && !(moved && *key == "text")).find_map(|key| {
+        match (a.get(key), b.get(key)) {
+            (Some(Value::Table(a)), Some(Value::Table(b))) => {
+                difference(a, b).map(|(inner, a, b)| (format!("{key}.{inner}"), a, b))
+            }
+            (a, b) => (a != b).then(|| (key.clone(), said(a), said(b))),
         }
-        (a, b) => (a != b).then(|| (key.clone(), said(a), said(b))),
     })
 }

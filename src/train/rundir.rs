@@ -56,6 +56,22 @@ pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The file of one run's outcome.
 pub const RESULT: &str = "result.json";
 
+/// Refuse a file of a run to be written over by another program.
+///
+/// # Errors
+/// When there is such a file: one with the name of a run's file beside metrics, or of an experiment's beside
+/// `made_by.txt`.
+pub fn check_is_no_runs_file(path: &Path) -> Result<()> {
+    let named = |names: &[&str]| path.file_name().is_some_and(|name| names.iter().any(|own| name == *own));
+    let beside = |name: &str| path.parent().is_some_and(|dir| files::is_there(&dir.join(name)));
+    let of_a_run = named(&[METRICS, WEIGHTS, CHECKPOINT, RESULT]) && beside(METRICS);
+    let of_all = named(&[CONFIG, RESULTS, TABLE, MADE_BY]) && beside(MADE_BY);
+    if files::is_there(path) && (of_a_run || of_all) {
+        return Err(Error::Config(format!("--out: {} belongs to a run; choose another name", path.display())));
+    }
+    Ok(())
+}
+
 /// The files of an experiment that appear whole or not at all.
 const WHOLE: [&str; 3] = [CONFIG, RESULTS, TABLE];
 
@@ -166,7 +182,7 @@ pub fn configuration(path: &Path) -> Result<TrainConfig> {
     let config = path.join(CONFIG);
     let table = read_run(&config)?;
     check_recorded(&config, &table)?;
-    TrainConfig::from_layers("default", Some((&config, table)), toml::Table::new())
+    TrainConfig::recorded(&config, table)
 }
 
 /// See that a table is what a run records, which has every key. A file that lost its contents would stand for the default

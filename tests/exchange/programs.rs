@@ -33,6 +33,18 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
         assert!(moved > 0.0 && moved < 0.1, "{name}: {moved}");
     }
 
+    // Nothing is written over the files of a run.
+    for line in [
+        "export run --to fla --prefix layers.{} --out run/gla-seed3/weights.safetensors",
+        "inspect --checkpoint run --len 4 --out run/results --json",
+        "inspect --checkpoint run --len 4 --out run/gla-seed3/weights.html --json",
+    ] {
+        place.refuses(line, &["belongs to a run"]);
+    }
+    // What stands behind a dot of a page's name belongs to it.
+    place.prints("inspect --checkpoint run --len 4 --out lr0.1 --json");
+    assert!(["lr0.1", "lr0.1.json", "lr0.1.safetensors"].iter().all(|name| place.at(name).exists()));
+
     // A configuration may set the seed of what is new.
     let seeded = place.write("seeded.toml", "seed = 5\n");
     let taken = format!("import {file} --from fla --models gla --prefix layers.{{}}. --config {seeded}");

@@ -1,5 +1,6 @@
 //! A mixer whose weights are set by hand, and sequences to run it on.
 #![allow(clippy::unwrap_used)]
+#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use tapezoo::{
     autograd::{Gen, Tape, Var},

@@ -17,7 +17,9 @@ pub fn program(name: &str) -> Command {
 
 /// Status, standard output and standard error.
 pub fn outcome(output: Output) -> (Option<i32>, String, String) {
-    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    // A model of bytes writes any bytes.
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!stderr.contains("panicked"), "{stderr}");
     (output.status.code(), stdout, stderr)
 }

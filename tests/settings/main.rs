@@ -36,7 +36,7 @@ fn a_task_is_checked_against_every_length() {
         ("state_tracking --task modular_arithmetic --train-len 2", &["train_len 2", "at least 3"]),
         ("state_tracking --task modular_arithmetic --eval-lens 1-9", &["eval_lens 1-9", "at least 3"]),
         ("state_tracking --task parity --train-len 1-9", &["train_len 1-9", "at least 2"]),
-        ("state_tracking --task modular_arithmetic_with_brackets --train-len 2-9", &["train_len 2-9", "at least 5"]),
+        ("state_tracking --task modular_arithmetic_with_brackets --train-len 2-9", &["train_len 2-9", "from 3 on"]),
         ("dyck --train-len 7-7", &["train_len 7", "even"]),
     ] {
         place.refuses(line, words);
@@ -246,6 +246,8 @@ fn a_setting_without_effect_is_named_once() {
         ),
         ("mqar --layout published --values 1 --train-len 8 --eval-lens 8", &[&["--values 1", "nothing to learn"]]),
         ("mqar --layout published --values 2 --train-len 8 --eval-lens 8", &[]),
+        ("train --task disjoint --first large --train-len 10 --eval-lens 10", &[&["--first large", "one size"]]),
+        ("train --task disjoint --first large --train-len 10 --eval-lens 12", &[]),
         ("state_tracking --task modular_arithmetic --train-len 8", &[&["--train-len 8", "no length", "3, 5, 7"]]),
         ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
@@ -273,6 +275,19 @@ fn a_setting_without_effect_is_named_once() {
         place.warns(&format!("{line} --show 1"), said);
     }
     place.refuses("state_tracking --task parity --moves swaps", &["--moves swaps belongs to --task s3, s4", "parity"]);
+    // Vocabularies are asked for before options are checked.
+    for (line, words) in [
+        ("train --task window_parity --window 0 --asked 0", &["--window 0", "2 to 512"][..]),
+        ("train --task window_parity --window 5 --grow-from 9 --asked 2", &["--grow-from 9", "2 to the 5 bits"]),
+        ("mqar --layout published --keys 2147483647", &["--keys 2147483647", "1 to 16777213"]),
+        ("mqar --layout published --values 16777216", &["--values 16777216", "1 to 16777213"]),
+        ("mqar --layout published --pairs 3", &["--pairs 3", "leave it out"]),
+        // Lengths 32 and 34 have two pairs, and no place for them eight times.
+        ("mqar --repeat 8 --train-len 18-36 --eval-lens 36", &["--train-len 18-36", "length 32", "2 pairs"]),
+        ("state_tracking --task modular_arithmetic_with_brackets --train-len 1-40", &["--train-len 1-40", "from 3 on"]),
+    ] {
+        place.refuses(&format!("{line} --show 1"), words);
+    }
     place.refuses("state_tracking --task s3 --mult", &["--mult belongs to --task modular_arithmetic_with_brackets"]);
     for flags in ["--json", "--profile", "--out kept2"] {
         place.refuses(&format!("parity --show 1 {flags}"), &["--show", flags.split(' ').next().unwrap()]);

@@ -70,14 +70,47 @@ fn gaps_follow_the_power_law() {
     }
 }
 
-/// Of four pairs each is asked about as often.
+/// Zoology's keys come as often as one another, and so do its values. The gap of the first pair follows the law, and that
+/// of the second the law of the gaps that are left. Tokens between the questions, where they are random, are any.
+#[test]
+fn pairs_and_what_lies_between_questions_are_chance() {
+    let (n, t, m, vocab) = (8_000, 24, 4, 16);
+    let task = Mqar { vocab, pairs: Some(m), ..Mqar::default() };
+    let (x, _) = batch(&task, 1, n, t);
+    for (ids, at) in [(1..8, 0), (8..16, 1)] {
+        let p = m as f64 / ids.len() as f64;
+        for id in ids {
+            let seen = x.chunks(t).filter(|x| x[at..2 * m].iter().step_by(2).any(|&token| token == id)).count();
+            about(&format!("token {id}"), seen, n, p);
+        }
+    }
+    let weights: Vec<f64> = (0..8).map(|g| f64::from(g + 1).powf(-0.99)).collect();
+    let p: Vec<f64> = weights.iter().map(|w| w / weights.iter().sum::<f64>()).collect();
+    for g in 0..8 {
+        let of = |pair: usize| x.chunks(t).filter(|x| x[2 * m + 2 * g] == x[2 * pair]).count();
+        about(&format!("gap {g} of the first pair"), of(0), n, p[g]);
+        let left = (0..8).filter(|&h| h != g).map(|h| p[h] * p[g] / (1.0 - p[h])).sum();
+        about(&format!("gap {g} of the second"), of(1), n, left);
+    }
+    let (x, y) = batch(&Mqar { random_non_queries: true, ..task }, 1, n, t);
+    let between: Vec<i32> = (0..x.len()).filter(|i| i % t >= 2 * m && y[*i] == IGNORE).map(|i| x[i]).collect();
+    assert_eq!(between.len(), n * (t - 3 * m));
+    for token in 0..vocab as i32 {
+        let seen = between.iter().filter(|&&x| x == token).count();
+        about(&format!("token {token} between"), seen, between.len(), 1.0 / vocab as f64);
+    }
+}
+
+/// Of four pairs each is asked about as often, and first as often where all are asked about.
 #[test]
 fn the_published_query_is_about_any_pair() {
-    let (n, t) = (4_000, 14);
-    let task = Mqar { layout: Layout::Published, keys: 8, unique_keys: true, ..Mqar::default() };
-    let (x, _) = batch(&task, 1, n, t);
-    for pair in 0..4 {
-        about(&format!("pair {pair}"), x.chunks(t).filter(|x| x[12] == x[3 * pair]).count(), n, 0.25);
+    let n = 4_000;
+    for (all_queries, t) in [(false, 14), (true, 20)] {
+        let task = Mqar { layout: Layout::Published, keys: 8, unique_keys: true, all_queries, ..Mqar::default() };
+        let (x, _) = batch(&task, 1, n, t);
+        for pair in 0..4 {
+            about(&format!("pair {pair}"), x.chunks(t).filter(|x| x[12] == x[3 * pair]).count(), n, 0.25);
+        }
     }
 }
 

@@ -162,8 +162,13 @@ impl TrainConfig {
         (self.train_len_at(1).max..self.train_len.max).try_for_each(|t| {
             model.check_len(t).map_err(|e| Error::Config(format!("curriculum {}: {e}", self.curriculum)))
         })?;
-        self.form.map_or(Ok(()), |form| model.check_form(form))?;
-        capacity::check_run(self, &model)
+        self.form.map_or(Ok(()), |form| model.check_form(form))
+    }
+
+    /// Refuse an experiment that needs more memory than there is now, or more time than anybody has. This is asked of
+    /// what is to be run, and not of a record.
+    pub(super) fn check_capacity(&self) -> Result<()> {
+        self.each_model()?.iter().try_for_each(capacity::check_run)
     }
 }
 

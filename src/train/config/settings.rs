@@ -288,7 +288,11 @@ const RULES: [Rule; 18] = [
     ),
     (
         "micro_batches",
-        |c| c.micro_batches != Parts::Count(1) && c.model.carry_state,
+        |c| {
+            c.micro_batches != Parts::Count(1)
+                && c.model.carry_state
+                && Model::hollow(&c.model, c.dtype).is_ok_and(|model| model.carries())
+        },
         |_| "has no effect: with carry_state a batch is computed in one part".into(),
     ),
     (

@@ -136,7 +136,12 @@ fn same(part: &Sweep, sweep: &Sweep, first: &Path) -> Result<()> {
 
 /// Refuse two different results of one run. How long it took may differ.
 fn agree((a, of_a): (&Path, &RunReport), (b, of_b): (&Path, &RunReport)) -> Result<()> {
-    let timeless = |r: &RunReport| RunReport { steps_per_s: 0.0, wall_s: 0.0, ..r.clone() };
+    let timeless = |r: &RunReport| {
+        let mut r = RunReport { steps_per_s: 0.0, wall_s: 0.0, ..r.clone() };
+        // Earlier versions wrote the lengths of scores in another order.
+        r.scores.values_mut().for_each(|of| of.sort_by_key(|at| at.0));
+        r
+    };
     let conflict = |what: &str| {
         let (a, b) = (a.display(), b.display());
         Err(Error::Config(format!("{a} and {b} have different {what} of the same run; remove the wrong one")))

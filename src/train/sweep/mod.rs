@@ -93,6 +93,8 @@ pub struct Outcome {
     pub runs: usize,
     /// Those that stopped with an error: a line each, with the error.
     pub failed: Vec<String>,
+    /// How many of this shard's runs have no result: the same command would do them.
+    pub to_do: usize,
     /// The summary of everything that is finished, by any shard.
     pub summary: Summary,
 }
@@ -142,12 +144,28 @@ impl Sweep {
         text + &format!("{} of {} runs, in {}\n", self.mine.len(), self.jobs.len(), self.out.display())
     }
 
+    /// Refuse the runs of this shard that are to do, if one needs more memory than there is or more time than anybody
+    /// has, or so many side by side need more memory.
+    ///
+    /// # Errors
+    /// When they do: the error says what needs how much, and what to change.
+    pub fn check(&self, threads: usize) -> Result<()> {
+        let to_do: Vec<&(usize, Job)> = self.to_do().collect();
+        for of_point in to_do.chunk_by(|a, b| a.0 == b.0) {
+            for (cfg, _) in jobs::counted(of_point.iter().map(|of| &of.1)) {
+                let name = &self.plan.points[of_point[0].0].name;
+                let point = if self.plan.axes.is_empty() { String::new() } else { format!("grid point {name}: ") };
+                capacity::check_run(cfg).map_err(|e| Error::Config(format!("{point}{e}")))?;
+            }
+        }
+        capacity::check_side_by_side(&jobs::counted(to_do.iter().map(|of| &of.1)), threads, "--jobs")
+    }
+
     /// Do the runs that are not finished, `threads` at a time.
     ///
     /// # Errors
     /// When a directory cannot be made, or the summary cannot be written. An error in a run is in its report.
     pub fn run(&self, threads: usize, standing: &Standing) -> Result<Outcome> {
-        capacity::check_side_by_side(self.plan.points.iter().map(|point| &point.cfg), threads, "--jobs")?;
         // Other shards may be at work in the same directory, and on each run only one process.
         let lock = self.lock(Lock::shared)?;
         let dirs = self.prepare()?;
@@ -186,7 +204,13 @@ impl Sweep {
         self.write_all(&mut older, &dirs)?;
         let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
         let summary = self.summary_of(&summary);
-        Ok(Outcome { runs: self.mine.len(), failed, summary })
+        Ok(Outcome { runs: self.mine.len(), failed, to_do: self.to_do().count(), summary })
+    }
+
+    /// This shard's runs that have no result, not even that they failed.
+    fn to_do(&self) -> impl Iterator<Item = &(usize, Job)> {
+        let mine = self.mine.iter().map(|&i| &self.jobs[i]);
+        mine.filter(|(point, job)| self.result_of(*point, job).is_none())
     }
 
     /// Make the directory and lock it, and see again that it holds nothing else.
@@ -209,14 +233,17 @@ impl Sweep {
         RunDir::create_or_open(&self.out.join(&point.name), &point.cfg)
     }
 
-    /// The reports of one point's finished runs, by this process or any other.
-    fn reports(&self, point: usize) -> Vec<RunReport> {
-        let cfg = &self.plan.points[point].cfg;
-        let finished = |job: &Job| match find_of(job.dir.as_deref()?, cfg, &job.name, job.seed) {
+    /// The report of a run of this point, if it is finished.
+    fn result_of(&self, point: usize, job: &Job) -> Option<RunReport> {
+        match find_of(job.dir.as_deref()?, &self.plan.points[point].cfg, &job.name, job.seed) {
             Ok(Found::Finished(report)) => Some(*report),
             _ => None,
-        };
-        self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| finished(&job.1)).collect()
+        }
+    }
+
+    /// The reports of one point's finished runs, by this process or any other.
+    fn reports(&self, point: usize) -> Vec<RunReport> {
+        self.jobs.iter().filter(|job| job.0 == point).filter_map(|(_, job)| self.result_of(point, job)).collect()
     }
 
     /// Write the reports of these points, and take out each that is written.

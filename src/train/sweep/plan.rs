@@ -99,7 +99,7 @@ impl Plan {
                 if name.len() > LONGEST || !names.insert(name.clone()) {
                     name = format!("{}~{index}", name.chars().take(LONGEST).collect::<String>());
                 }
-                let made = TrainConfig::from_settings_and_data("default", Some((path, base.clone())), flags);
+                let made = TrainConfig::of_point(path, base.clone(), flags);
                 let point = if axes.is_empty() { String::new() } else { format!("grid point {name}: ") };
                 let (cfg, set) = made.map_err(|e| at_point(e, path, &point, &setters))?;
                 settings.push(set);
