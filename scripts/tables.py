@@ -40,8 +40,10 @@ HELPS = {
 }
 # The models of the published protocol of parity with the minutes that they took, GPT, mLSTM and Mamba beside other work.
 REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 102, "gpt": 159, "mlstm": 164, "mamba": 161}
-# Those of arithmetic, with the flag that rounds the operands of products. DeltaNet's minutes are beside other work, sLSTM's by its pace.
-REPO_ARITHMETIC = {"slstm": (180, ""), "delta_net_signed": (250, " --products bf16")}
+# Those of arithmetic, with the flag that rounds the operands of products, and of arithmetic with brackets. All minutes are
+# beside other work.
+REPO_ARITHMETIC = {"slstm": (133, ""), "delta_net_signed": (250, " --products bf16")}
+REPO_BRACKETS = {"slstm": 130}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
@@ -55,6 +57,8 @@ RUNS = {
     **{f"state-repo-{m}": (minutes, f"state-tracking --task parity --preset repo --models {m} --eval-every 5000") for m, minutes in REPO.items()},
     **{f"state-repo-arithmetic-{m}": (minutes, f"state-tracking --task modular_arithmetic --preset repo --models {m}{products} --eval-every 20000")
        for m, (minutes, products) in REPO_ARITHMETIC.items()},
+    **{f"state-repo-brackets-{m}": (minutes, f"state-tracking --task modular_arithmetic_with_brackets --preset repo --models {m} --eval-every 20000")
+       for m, minutes in REPO_BRACKETS.items()},
     "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     **{f"state-helped-{m}-{i}": (2, command + help) for m, command in PARITY_HELPED.items() for i, help in enumerate(PARITY_HELPS.values())},
@@ -220,6 +224,8 @@ BRACKETS = {
     "mamba_signed": ("0.116", ".098 ± .009", ".126 ± .010"), "delta_net": ("0.194", ".162 ± .018", ".113 ± .009"),
     "delta_net_signed": ("0.260", ".227 ± .011", ".129 ± .016"),
 }
+# Without multiplication, of an older version of the paper: best and median.
+BRACKETS_ALONE = {"slstm": ("0.173", ".153 ± .020"), "delta_net": ("0.137", ".113 ± .009"), "delta_net_signed": ("0.200", ".129 ± .016")}
 
 
 def state_parity(ours):
@@ -469,6 +475,8 @@ ENTRIES = {
     "state-repo": Entry(STATE, "parity as published: 20,000 steps of 256", [f"state-repo-{m}" for m in REPO], state_repo, rows=True),
     "state-repo-arithmetic": Entry(STATE, "arithmetic as published: 100,000 steps of 256", [f"state-repo-arithmetic-{m}" for m in REPO_ARITHMETIC],
         lambda *r: state_repo(*r, published=ARITHMETIC, every=20000, last=100000), rows=True),
+    "state-repo-brackets": Entry(STATE, "arithmetic with brackets as published: 100,000 steps of 256", [f"state-repo-brackets-{m}" for m in REPO_BRACKETS],
+        lambda *r: state_repo(*r, published=BRACKETS_ALONE, every=20000, last=100000), rows=True),
     "state-smoothing": Entry(STATE, "what DeltaNet needs for parity", ["state-parity", "state-smoothing"], state_smoothing),
     "state-helped": Entry(STATE, "parity by growing lengths, or with noise", [f"state-helped-{m}-{i}" for m in PARITY_HELPED for i in range(len(PARITY_HELPS))],
         state_helped),

@@ -31,7 +31,7 @@ Examples:
   dyck                                   all seven mixers
   dyck --models lstm,gpt --seeds 3       two of them, mean and spread over three seeds
   dyck --types 1 --depth 3 --train-len 8-32 --eval-lens 32,64
-  dyck --preset published --out runs/dyck  the published sizes and 40,000 steps, all recorded";
+  dyck --preset published --out runs/dyck  as published, and recorded";
 
 pub(super) fn train(args: &Dyck) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "dyck".into())]);

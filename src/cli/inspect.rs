@@ -89,7 +89,7 @@ Examples:
                                                    why parity needs negative ones
   inspect --model gpt --task mqar --steps 1500     attention looks keys up
   inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3 --steps 5000
-  parity --models lru --out runs/lru; inspect --checkpoint runs/lru/lru-seed0 --len 256 --json
+  parity --models lru --out runs/lru; inspect --checkpoint runs/lru/lru-seed0 --json
 
 `parity --models list` prints the mixers that --model takes; docs/mixers.md walks through the pages of some.
 

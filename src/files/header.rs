@@ -50,6 +50,14 @@ pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
+/// Check that no key of a JSON object occurs twice. The reader of the object reports all other errors.
+pub fn keys_are_unique(object: &str) -> Result<(), String> {
+    match serde_json::from_str::<Once<IgnoredAny>>(object) {
+        Err(e) if e.to_string().contains("occurs twice") => Err(e.to_string()),
+        _ => Ok(()),
+    }
+}
+
 /// An empty tensor needs no bytes, whatever its other axes are; this limits the product of these.
 const EMPTY: usize = 1 << 14;
 

@@ -9,21 +9,34 @@
 //! JRT adds to both sums those over all of a prefix, with keys and values of its own: every token sees the whole of it.
 
 use super::head_first;
-use crate::autograd::Var;
+use crate::{autograd::Var, ops::words::maximum};
 
-fn weights<'t>(q: Var<'t>, k: Var<'t>, scale: f64) -> Var<'t> {
-    let x = (scale * q).matmul_t(k);
-    0.5 * x.square() + x + 1.0
+/// φ(q)·φ(k) / m² of the products x, with a number m for each row.
+fn weights<'t>(x: Var<'t>, m: Var<'t>) -> Var<'t> {
+    let x = x / m;
+    0.5 * x.square() + (x + 1.0 / m) / m
+}
+
+/// The largest magnitude in each row of x, if it is above 1, else 1. It has no gradient: a quotient does not depend on it.
+fn largest_of<'t>(x: Var<'t>) -> Var<'t> {
+    let (tape, [b, h, t, _]) = (x.tape(), x.dims());
+    let one = tape.full([b, h, t, 1], x.dtype(), 1.0);
+    tape.detached(Var::concat(&[maximum(&[x, -x]), one], 3).max_axis(3, true))
 }
 
 /// o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V] and a prefix k [B, E, H, K], v [B, E, H, V] or none.
 pub fn attention<'t>([q, k, v]: [Var<'t>; 3], prefix: Option<[Var<'t>; 2]>, scale: f64, eps: f64) -> Var<'t> {
     let [q, k, v] = [q, k, v].map(head_first);
-    let a = weights(q, k, scale).tril(0);
+    // What is left out of a row does not count, whatever it is.
+    let x = (scale * q).matmul_t(k).tril(0);
+    let prefix = prefix.map(|[k, v]| ((scale * q).matmul_t(head_first(k)), head_first(v)));
+    // The square of a large product is none in single precision: both sums are divided by that of a row's largest.
+    let m = prefix.iter().map(|of| largest_of(of.0)).fold(largest_of(x), |m, other| maximum(&[m, other]));
+    let a = weights(x, m).tril(0);
     let (mut sum, mut read) = (a.sum_axis(3, true), a.tril_matmul(v));
-    if let Some([k, v]) = prefix {
-        let a = weights(q, head_first(k), scale);
-        (sum, read) = (sum + a.sum_axis(3, true), read + a.matmul(head_first(v)));
+    if let Some((x, v)) = prefix {
+        let a = weights(x, m);
+        (sum, read) = (sum + a.sum_axis(3, true), read + a.matmul(v));
     }
-    head_first(read / (sum + eps))
+    head_first(read / (sum + eps / m.square()))
 }

@@ -36,7 +36,9 @@ pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>
         z = log_add(z, Var::concat(&[none(reach), z.narrow(1, 0, t - reach)], 1)); // (z_t)
         reach *= 2;
     }
-    ((k - z).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - z, z) // (α_t)
+    // Where nothing but padding has come z is −∞, as its keys are.
+    let known = reference(z);
+    ((k - known).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - known, z) // (α_t)
 }
 
 /// o [B, T, H, V] and the last S of q, k [B, T, H, K], v [B, T, H, V], the z before (or none) and S; z moves on.

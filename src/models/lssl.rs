@@ -56,7 +56,8 @@ impl Legendre {
 
     /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`, with `gbt` and 1 − `gbt` for the two ½.
     pub fn held<'t>(&self, log_dt: Var<'t>, gbt: f64) -> (Var<'t>, Var<'t>) {
-        let dt = log_dt.exp().reshape([log_dt.shape().last(), 1, 1]);
+        let longest = log_dt.tape().full(log_dt.shape(), log_dt.dtype(), -1e18); // more changes no digit
+        let dt = (-maximum(&[log_dt.decay_rate(), longest])).reshape([log_dt.shape().last(), 1, 1]);
         lti::bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt) // (Ā)
     }
 }
@@ -122,8 +123,7 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (d, n) = (c.width, c.state);
         check_order(n)?;
-        let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
-        let std = (n as f64).powf(-0.5);
+        let ([from, to], [bound, std]) = ([1e-3, 1e-1].map(f64::ln), [d, n].map(|n| (n as f64).powf(-0.5)));
         Ok(Layer {
             d,
             n,

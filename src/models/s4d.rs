@@ -24,16 +24,25 @@ use super::{
 
 /// λ and (λ − 1)/A, [D, N] each, of log_dt `[D]`, a and ω [D, N].
 fn rates<'t>(log_dt: Var<'t>, a: Var<'t>, omega: Var<'t>) -> (Complex<'t>, Complex<'t>) {
-    let (dt, a_re, a_im) = (insert_axis(log_dt.exp(), 1), -a.exp(), omega); // (A_n)
-    let (growth, angle) = (dt * a_re, dt * a_im);
+    let (dt, a_re, a_im) = (insert_axis(-log_dt.decay_rate(), 1), a.decay_rate(), omega); // (A_n)
+    let (growth, angle) = (finite(dt * a_re), finite(dt * a_im));
     let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin()); // (λ)
     // λ − 1, whose real part is small where the steps are.
     let less = growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square();
+    // Where ΔA = z is small the quotient loses its digits, and its slopes all of them: there it is Δ Σ zⁿ/(n + 1)!.
+    let small = positive(0.01 - growth.square() - angle.square());
+    let (z, mut sum) = ((growth * small, angle * small), (small, 0.0 * small));
+    for n in (2..9).rev().map(|n| 1.0 / f64::from(n)) {
+        sum = (n * (z.0 * sum.0 - z.1 * sum.1) + 1.0, n * (z.0 * sum.1 + z.1 * sum.0));
+    }
     // Divided by A over its larger part, whose square might otherwise be 0 in single precision.
+    let (a_re, a_im, large) = (a_re * (1.0 - small) - small, a_im * (1.0 - small), 1.0 - small);
     let size = maximum(&[-a_re, a_im, -a_im]);
     let (x, y) = (a_re / size, a_im / size);
     let square = size * (x.square() + y.square());
-    (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square)) // (1)
+    let quotient = ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square); // (1)
+    let both = |sum: Var<'t>, quotient: Var<'t>| large * quotient + small * dt * sum;
+    (lambda, (both(sum.0, quotient.0), both(sum.1, quotient.1))) // (1)
 }
 
 /// log_dt and d `[D]`; a = ln −Re A, ω = Im A, Re c and Im c [D, N].

@@ -8,7 +8,7 @@ mod l2;
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    ops::check_real,
+    ops::{check_real, words::maximum},
     tensor::Tensor,
 };
 
@@ -132,8 +132,12 @@ impl<'t> HeadNorm<'t> {
     /// x [B, H, T, K] normalised, and the root that it was divided by.
     fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
         let x = x - x.mean_axis(3, true);
-        let root = (x.square().mean_axis(3, true) + self.eps).sqrt();
-        (x / root, root)
+        // The square of a large number is none: rows are divided by their largest magnitude, if it is above 1.
+        let most = maximum(&[x, -x]).max_axis(3, true);
+        let most = x.tape().detached(maximum(&[most, x.tape().full(most.shape(), x.dtype(), 1.0)]));
+        let x = x / most;
+        let root = (x.square().mean_axis(3, true) + self.eps / most.square()).sqrt();
+        (x / root, root * most)
     }
 
     fn rows(&self) -> [Var<'t>; 2] {

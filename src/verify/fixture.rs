@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Result, brief},
     files::{
         self,
-        header::size_is_plausible,
+        header::{keys_are_unique, size_is_plausible},
         tensors::{self, Numbers, of_file},
     },
     tensor::{DType, MAX_RANK, Shape, Tensor},
@@ -43,13 +43,14 @@ impl Fixture {
             meta.get("op").ok_or_else(|| bad("its metadata has no 'op': expected the name of an operation".into()))?;
         let attrs = match meta.get("attrs") {
             None => Default::default(),
-            Some(text) => match serde_json::from_str(text) {
-                Ok(Json::Object(map)) => map,
-                _ => {
+            Some(text) => {
+                keys_are_unique(text).map_err(|e| bad(format!("its metadata 'attrs': {e}")))?;
+                let Ok(Json::Object(map)) = serde_json::from_str(text) else {
                     let shown = brief(text, 60);
                     return Err(bad(format!("its metadata 'attrs' is '{shown}': expected a JSON object")));
-                }
-            },
+                };
+                map
+            }
         };
         let mut tensors = BTreeMap::new();
         for (name, stored) in stored {

@@ -185,8 +185,9 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             let scale = f.number("scale")?;
             let of = |name: &str| f.tensor(&format!("in.{name}")).map(|t| t.to_f64());
-            // The other forms take logarithms of the gates.
-            let positive = of("eta")?.iter().all(|&eta| eta > 0.0) && of("alpha")?.iter().all(|&alpha| alpha < 1.0);
+            // The other forms take logarithms of the gates, as single precision has them.
+            let positive = of("eta")?.iter().all(|&eta| eta as f32 > 0.0)
+                && of("alpha")?.iter().all(|&alpha| (alpha as f32) < 1.0);
             Ok(forms(if positive { &SCANS } else { &SCANS[..1] }, move |x, form| {
                 let ([b, _, h, k], v) = (x["k"].dims(), x["v"].shape().last());
                 let mut memory = ["s0", "m0"].map(|name| x.or_zeros(name, [b, h, k, v]));

@@ -52,7 +52,7 @@ pub fn results(f: &Fixture, mut results: Named, dtype: DType) -> Named {
     if let Some(d) = results.get_mut("grad.A_log").filter(|_| rounded(f, "A_log", dtype)) {
         let a_log = f.tensor("in.A_log").map(Tensor::to_f64).unwrap_or_default();
         let mut a = a_log.iter().map(|&x| single(single(x).exp()));
-        *d = map(d, |g| a.next().map_or(g, |a| single(single(g / a) * a)));
+        *d = map(d, |g| a.next().map_or(g, |a| if a == 0.0 { 0.0 } else { single(single(g / a) * a) }));
     }
     results
 }

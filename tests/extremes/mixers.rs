@@ -48,7 +48,7 @@ fn config(g: &mut Gen, z: Size) -> ModelConfig {
 /// rates may make a rate zero or infinite in single precision.
 fn unusual(g: &mut Gen, name: &str, x: &Tensor, what: &mut String) -> Tensor {
     let name = name.rsplit('.').next().unwrap_or(name);
-    let log = ["A_log", "nu_log"].contains(&name);
+    let log = ["A_log", "nu_log", "log_a_real", "log_dt"].contains(&name);
     let bias = name.starts_with('b') || name.contains("bias");
     let value = match (log, bias) {
         (true, _) => pick(g, &[-100.0, 5.0, 100.0]),
