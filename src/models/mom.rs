@@ -33,7 +33,7 @@ const TOPK: usize = 2;
 /// memories; the others get every token.
 pub type Inputs<'t> = [Var<'t>; 6];
 
-/// o [B, T, H, V] and the last S [B, M H, K, V].
+/// o [B, T, H, V] and the last S [B, M H, K, V]. Masks multiply here, so that g and the router's logits are finite.
 pub fn read<'t>(
     [q, k, v, beta, g, router]: Inputs<'t>,
     topk: usize,
@@ -42,8 +42,7 @@ pub fn read<'t>(
     form: Form,
 ) -> (Var<'t>, Var<'t>) {
     let ([b, t, m, h, n], width, chosen) = (k.dims(), v.shape().last(), router.shape().last());
-    // A mask multiplies, and 0 · ∞ would be NaN; the exponential of the least number is 0, as that of −∞.
-    let kept = largest(finite(router), topk);
+    let kept = largest(router, topk);
     let weight = router.softmax() * kept; // (ω_t)
     let weight = weight / weight.sum_axis(2, true); // (ω_t)
     let all = q.tape().full([b, t, m - chosen], q.dtype(), 1.0);
@@ -53,7 +52,7 @@ pub fn read<'t>(
     let q = (insert_axis(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
     let (k, v) = (k.reshape([b, t, m * h, n]), v.reshape([b, t, m * h, width]));
     let _shown = weight.named("omega");
-    let (o, s) = kda::sequence([q, k, v, gate(beta), insert_axis(gate(finite(g)), 3)], s, scale, form); // (memory m)
+    let (o, s) = kda::sequence([q, k, v, gate(beta), insert_axis(gate(g), 3)], s, scale, form); // (memory m)
     ((insert_axis(insert_axis(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s) // (o_t)
 }
 

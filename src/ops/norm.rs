@@ -133,8 +133,9 @@ impl<'t> HeadNorm<'t> {
     fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
         let x = x - x.mean_axis(3, true);
         // The square of a large number is none: rows are divided by their largest magnitude, if it is above 1.
-        let most = maximum(&[x, -x]).max_axis(3, true);
-        let most = x.tape().detached(maximum(&[most, x.tape().full(most.shape(), x.dtype(), 1.0)]));
+        let now = x.tape().detached(x);
+        let (high, low) = (now.max_axis(3, true), (-now).max_axis(3, true));
+        let most = maximum(&[high, low, x.tape().full(high.shape(), x.dtype(), 1.0)]);
         let x = x / most;
         let root = (x.square().mean_axis(3, true) + self.eps / most.square()).sqrt();
         (x / root, root * most)
