@@ -62,7 +62,7 @@ impl Kernel for Softcap {
     fn forward(&self, _: &Cx, x: In, y: &mut [Value]) {
         fn cap<T: Real>(cap: f64, x: &[T], y: &mut [T]) {
             let over = T::of(1.0 / cap);
-            y.iter_mut().zip(x).for_each(|(y, &x)| *y = x / (x * over).fma(x * over, T::ONE).sqrt());
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = x / (x * over * (x * over) + T::ONE).sqrt());
         }
         with_real!(x[0].dtype(), T => cap::<T>(self.cap, x[0].host(), y[0].host_mut()))
     }
@@ -73,7 +73,7 @@ impl Kernel for Softcap {
         fn slope<T: Real>(cap: f64, x: &[T], dy: &[T], (dx, add): (&mut [T], bool)) {
             let over = T::of(1.0 / cap);
             for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-                let square = (x * over).fma(x * over, T::ONE);
+                let square = x * over * (x * over) + T::ONE;
                 let own = dy / (square * square.sqrt());
                 *dx = if add { *dx + own } else { own };
             }
