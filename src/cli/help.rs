@@ -60,9 +60,7 @@ pub(super) fn teach(mut command: Command, presets: Presets) -> Command {
     for id in ids {
         command = command.mut_arg(&id, |arg| {
             let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
-            // So that -3 is a bad value, and not an unknown flag.
             let valued = arg.get_action().takes_values();
-            let arg = if valued { arg.allow_negative_numbers(true) } else { arg };
             let hidden = arg.is_hide_short_help_set();
             let arg = if id == "preset" { arg.value_parser(names(presets)) } else { arg };
             let own = arg.get_help_heading() == Some(OF_TASKS) && presets.len() < MANY;

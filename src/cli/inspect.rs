@@ -264,8 +264,8 @@ fn seed(args: &Inspect, spec: &str) -> u64 {
 /// Before any work: whether the page can go there.
 fn check_out(args: &Inspect) -> Result<()> {
     let out = &args.out;
-    let data = ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
-    if let Some(ending) = data.into_iter().find(|ending| out.extension().is_some_and(|own| own == *ending)) {
+    let data = || ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
+    if let Some(ending) = data().find(|ending| out.extension().is_some_and(|own| own == *ending)) {
         let what = format!("the data goes to a file .{ending}; expected another name for the page, as page.html");
         return Err(Error::Config(format!("--out {}: {what}", out.display())));
     }
@@ -277,9 +277,8 @@ fn check_out(args: &Inspect) -> Result<()> {
         let what = format!("there is no directory {}; make it first", parent.display());
         return Err(Error::Config(format!("--out {}: {what}", out.display())));
     }
-    let endings = ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
-    let files = endings.map(|ending| beside(out, ending)).chain([out.clone()]);
-    files.into_iter().try_for_each(|file| rundir::check_is_no_runs_file(&file))?;
+    let mut files = data().map(|ending| beside(out, ending)).chain([out.clone()]);
+    files.try_for_each(|file| rundir::check_is_no_runs_file(&file))?;
     // Nothing may be written there, or the disk may be one that is read alone. A pipe and a device take what they get.
     let (there, target) = (fs::metadata(out).ok(), fs::canonicalize(out).ok());
     if there.is_some_and(|about| !about.is_file()) {

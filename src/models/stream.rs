@@ -40,7 +40,8 @@ impl<'m> Stream<'m> {
     /// When the token is not in the vocabulary, no position is left in a table of positions, or the model is a published
     /// one that cannot read token by token: most carry no state, and the quasi-LSTM takes whole blocks.
     pub fn next(&mut self, token: i32) -> Result<Vec<f64>> {
-        self.run(&[token], Form::Recurrent)
+        self.check(&[token])?;
+        Ok(self.run(&[token], Form::Recurrent))
     }
 
     /// The logits after these tokens, many at once. No tokens have no logits.
@@ -48,16 +49,14 @@ impl<'m> Stream<'m> {
     /// # Errors
     /// As [`Stream::next`]; then none of them is read.
     pub fn read(&mut self, tokens: &[i32]) -> Result<Vec<f64>> {
-        let mut logits = vec![];
-        if !tokens.is_empty() {
-            self.check(tokens)?;
+        if tokens.is_empty() {
+            return Ok(vec![]);
         }
+        self.check(tokens)?;
         // Whole blocks of a model that takes no others.
         let at_once = (1..=AT_ONCE).rev().find(|&n| self.model.check_len(n).is_ok()).unwrap_or(AT_ONCE);
-        for part in tokens.chunks(at_once) {
-            logits = self.run(part, self.model.default_form().on(self.tape.cx().device()))?;
-        }
-        Ok(logits)
+        let form = self.model.default_form().on(self.tape.cx().device());
+        Ok(tokens.chunks(at_once).fold(vec![], |_, part| self.run(part, form)))
     }
 
     /// How many tokens were read.
@@ -103,8 +102,8 @@ impl<'m> Stream<'m> {
         Ok(())
     }
 
-    fn run(&mut self, tokens: &[i32], form: Form) -> Result<Vec<f64>> {
-        self.check(tokens)?;
+    /// The logits after these tokens, which were checked.
+    fn run(&mut self, tokens: &[i32], form: Form) -> Vec<f64> {
         let params = self.model.params().bind_frozen(&self.tape);
         let mut state = self.model.state_from(&self.tape, self.t, &self.state);
         let x = self.tape.constant(&Tensor::from_vec(tokens.to_vec(), [1, tokens.len()]));
@@ -116,6 +115,6 @@ impl<'m> Stream<'m> {
         self.t += tokens.len();
         drop((params, state));
         self.tape.reset();
-        Ok(last)
+        last
     }
 }

@@ -113,18 +113,12 @@ impl Pool {
     fn take<T: Element>(&mut self, len: usize) -> Arc<Host<T>> {
         let (class, room) = class(len);
         let bytes = room.saturating_mul(size_of::<T>());
-        let mut buf = match T::bin(self).take(class).or_else(|| self.larger(class, bytes)) {
+        let mut buf = match T::bin(self).take(class) {
             Some(buf) => {
-                self.usage.taken(buf.room() * size_of::<T>());
+                self.usage.taken(bytes);
                 buf
             }
-            None => {
-                self.trim(bytes);
-                self.fresh += 1;
-                let buf = self.arena.host(room).unwrap_or_else(|| out_of_memory(bytes, self.usage.held()));
-                self.usage.made(bytes);
-                Arc::new(buf)
-            }
+            None => self.larger_or_new(class, room),
         };
         // `get_mut` asks whether this is the only holder by an atomic exchange, so it is called only where needed.
         if (buf.len() != len || self.poison)
@@ -138,11 +132,22 @@ impl Pool {
         buf
     }
 
-    /// A larger buffer, where the pool would give up an idle one for one of so many bytes: the shapes change.
-    fn larger<T: Element>(&mut self, class: usize, bytes: usize) -> Option<Arc<Host<T>>> {
+    /// A larger buffer, where the pool would give up an idle one for a new one: the shapes change. Else a new one.
+    #[cold]
+    #[track_caller]
+    fn larger_or_new<T: Element>(&mut self, class: usize, room: usize) -> Arc<Host<T>> {
+        let bytes = room.saturating_mul(size_of::<T>());
         let oldest = || [self.f32.oldest(), self.f64.oldest(), self.i32.oldest()].into_iter().flatten().min();
         let gives_up = self.usage.too_much(bytes) && oldest().is_some_and(|step| self.usage.idle(step));
-        if gives_up { T::bin(self).take_larger(class) } else { None }
+        if gives_up && let Some(buf) = T::bin(self).take_larger(class) {
+            self.usage.taken(buf.room() * size_of::<T>());
+            return buf;
+        }
+        self.trim(bytes);
+        self.fresh += 1;
+        let buf = self.arena.host(room).unwrap_or_else(|| out_of_memory(bytes, self.usage.held()));
+        self.usage.made(bytes);
+        Arc::new(buf)
     }
 
     fn give<T: Element>(&mut self, mut buf: Arc<Host<T>>) {
