@@ -1,6 +1,8 @@
 //! Memory kept for later steps is bounded, whatever their lengths.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(target_os = "linux")]
+use std::process::Command;
 use tapezoo::{
     autograd::{Gen, Tape},
     models::Model,
@@ -188,23 +190,28 @@ fn a_run_without_memory_leaves_the_others_alone() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn runs_that_fit_one_by_one_are_refused_side_by_side() {
+fn runs_that_fit_one_by_one_are_refused_side_by_side_and_read_where_none_fits() {
     let dir = tempfile::tempdir().unwrap();
-    let parity = |threads: usize| {
-        let flags = "--models lstm,quasi_lstm --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
-                     --head-dim 64 --eval-lens 8 --micro-batches 1 --force --out";
-        let flags = format!("{flags} {}", dir.path().join("runs").display());
-        let script =
-            format!("ulimit -v 700000; exec {} parity {flags} --threads {threads}", env!("CARGO_BIN_EXE_tapezoo"));
-        let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    let run = |kilobytes: usize, line: &str| {
+        let script = format!("ulimit -v {kilobytes}; exec {} {line}", env!("CARGO_BIN_EXE_tapezoo"));
+        let output = Command::new("bash").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (status, said) = parity(1);
+    let line = "parity --models lstm,quasi_lstm --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
+                --head-dim 64 --eval-lens 8 --micro-batches 1 --force --out runs --jobs";
+    let (status, said) = run(700_000, &format!("{line} 1"));
     assert_eq!(status, Some(0), "{said}");
-    let (status, said) = parity(2);
+    let (status, said) = run(700_000, &format!("{line} 2"));
     assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("2 runs side by side ask for about") && said.contains("expected --threads 1"), "{said}");
+    assert!(said.contains("2 runs side by side ask for about") && said.contains("expected --jobs 1"), "{said}");
     assert!(dir.path().join("runs/lstm-seed0/result.json").exists(), "the runs before are gone");
+    // Reading takes less than training.
+    let (status, said) = run(400_000, &format!("{line} 1"));
+    assert!(status == Some(2) && said.contains("lstm: asks for about"), "{said}");
+    for line in ["report runs", "inspect --checkpoint runs/lstm-seed0 --len 8", "parity --resume runs"] {
+        let (status, said) = run(400_000, line);
+        assert_eq!(status, Some(0), "{line}: {said}");
+    }
 }
 
 #[test]

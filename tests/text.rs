@@ -146,6 +146,8 @@ fn a_stream_says_at_every_token_what_the_whole_sequence_says() {
         let mut stream = Stream::new(&model);
         let mut sizes = vec![];
         let first = stream.read(&tokens[..4]).unwrap();
+        contains(stream.read(&[1, 20]).unwrap_err().to_string(), "token 20");
+        assert_eq!(stream.tokens(), 4, "none of them is read");
         let rest: Vec<Vec<f64>> = tokens[4..]
             .iter()
             .map(|&token| {

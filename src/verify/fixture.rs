@@ -17,6 +17,7 @@ use std::{
 };
 
 /// The contents of a fixture file. Floating-point tensors are `f64`, integers `i32`.
+#[derive(Clone)]
 pub struct Fixture {
     /// The file.
     pub path: PathBuf,

@@ -144,6 +144,8 @@ fn a_model_that_no_module_equals_is_not_exported() {
         (Package::Mamba, ModelConfig { width: 5, ..small("mamba2") }, "multiple of the width"),
         (Package::Xlstm, ModelConfig { heads: 3, head_dim: 2, ..small("mlstm") }, "blocks of 4"),
         (Package::Xlstm, ModelConfig { conv: 0, ..small("mlstm") }, "conv = 0"),
+        (Package::Xlstm, ModelConfig { heads: 4, head_dim: 1, ..small("mlstm") }, "head_dim is 1"),
+        (Package::Xlstm, ModelConfig { heads: 8, head_dim: 1, ..small("slstm") }, "head_dim is 1"),
         (Package::Fla, ModelConfig { eigenvalues: Eigenvalues::Signed, ..small("rwkv7") }, "eigenvalues = -1..1"),
         (Package::Fla, ModelConfig { layers: 2, ..small("gla") }, "pass --prefix with {}"),
     ] {

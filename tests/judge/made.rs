@@ -110,7 +110,7 @@ fn input(g: &mut Gen, op: &str, name: &str, shape: &[usize], n: &BTreeMap<char, 
 }
 
 /// A fixture of this op with the outputs and gradients of its recurrent form in double precision.
-fn made(g: &mut Gen, spec: &Spec) -> Fixture {
+pub fn made(g: &mut Gen, spec: &Spec) -> Fixture {
     let n = sizes(g, spec.op);
     let attrs = match spec.op {
         _ if spec.attrs == ["scale"] => json!({"scale": 0.5}),

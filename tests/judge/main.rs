@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod fuzz;
+mod limits;
 mod made;
 #[path = "../program/mod.rs"]
 mod program;
@@ -263,9 +264,11 @@ fn headers_that_say_a_thing_twice_or_steer_the_terminal_do_not() {
     let path = dir.path().join("header.safetensors");
     let tensor = |name: &str| format!(r#""{name}":{{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#);
     let meta = r#""__metadata__":{"op":"tanh","op":"silu"}"#;
+    let attrs = r#""__metadata__":{"op":"tanh","attrs":"{\"scale\":1,\"scale\":2}"}"#;
     for (header, says) in [
         (format!("{{{},{}}}", tensor("in.x"), tensor("in.x")), "'in.x' occurs twice"),
         (format!("{{{meta},{}}}", tensor("in.x")), "'op' occurs twice"),
+        (format!("{{{attrs},{}}}", tensor("in.x")), "'attrs': 'scale' occurs twice"),
     ] {
         with_header(&path, &header, &[0; 8]);
         let got = Fixture::read(&path).err().unwrap().to_string();

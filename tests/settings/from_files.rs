@@ -50,6 +50,26 @@ fn weights_that_are_not_finite_or_of_nobody_are_said() {
     place.refuses("inspect --checkpoint run", &["weights.safetensors", "'norm.w' occurs twice"]);
 }
 
+/// What a flag says for all models is recorded, where the preset has a value of its own for one of them.
+#[test]
+fn a_flag_over_a_preset_is_recorded_and_scores_keep_their_order() {
+    let place = Place::new();
+    let small = "--models delta_net,lstm --seeds 1 --steps 2 --batch 2 --width 8 --heads 2 --head-dim 4 --mlp 8";
+    let line =
+        format!("state-tracking --task parity --preset reduced {small} --label-smoothing 0 --eval-lens 12,8,100");
+    let table = place.prints(&format!("{line} --out run"));
+    let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
+    assert!(config.contains("label_smoothing = 0.0") && !config.contains("0.02"), "{config}");
+    let again = place.run("state-tracking --resume run");
+    assert_eq!(again.status, Some(0), "{}", again.stderr);
+    contains(&again.stderr, "nothing left to do");
+    let models = |table: &str| table.lines().filter(|line| line.contains("_")).map(str::to_string).collect::<Vec<_>>();
+    assert_eq!(models(&again.stdout), models(&table));
+    let result = fs::read_to_string(place.at("run/delta_net-seed0/result.json")).unwrap();
+    let places = ["\"12\":", "\"8\":", "\"100\":"].map(|len| result.find(len).unwrap());
+    assert!(places.is_sorted(), "not in the order of eval_lens: {result}");
+}
+
 #[test]
 fn a_name_with_markup_in_it_is_text_on_the_page() {
     let place = Place::new();
