@@ -28,7 +28,8 @@ pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>
         return (k, k, k);
     }
     let none = |t: usize| k.tape().full([b, t, h, n], k.dtype(), f64::NEG_INFINITY);
-    let first = before.map_or_else(|| none(1), |z| insert_axis(z, 1));
+    // A finite number: padding has keys of −∞, and −∞ − (−∞) is none.
+    let first = reference(before.map_or_else(|| none(1), |z| insert_axis(z, 1)));
     let mut z = Var::concat(&[log_add(first, k.narrow(1, 0, 1)), k.narrow(1, 1, t - 1)], 1); // (z_t)
     // After a round each z is the sum over twice as many tokens.
     let mut reach = 1;
@@ -36,9 +37,7 @@ pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>
         z = log_add(z, Var::concat(&[none(reach), z.narrow(1, 0, t - reach)], 1)); // (z_t)
         reach *= 2;
     }
-    // Where nothing but padding has come z is −∞, as its keys are.
-    let known = reference(z);
-    ((k - known).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - known, z) // (α_t)
+    ((k - z).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - z, z) // (α_t)
 }
 
 /// o [B, T, H, V] and the last S of q, k [B, T, H, K], v [B, T, H, V], the z before (or none) and S; z moves on.

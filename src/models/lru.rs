@@ -100,7 +100,7 @@ impl Layer {
 
     /// λ `[N]` from ν and θ (eq. 6).
     fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
-        let (magnitude, phase) = (p[self.rates[0]].decay_rate().exp(), finite(p[self.rates[1]].exp())); // (eq. 6)
+        let (magnitude, phase) = (p[self.rates[0]].decay_rate().exp(), -p[self.rates[1]].decay_rate()); // (eq. 6)
         (magnitude * phase.cos(), magnitude * phase.sin()) // (eq. 6)
     }
 

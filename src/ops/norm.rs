@@ -132,13 +132,12 @@ impl<'t> HeadNorm<'t> {
     /// x [B, H, T, K] normalised, and the root that it was divided by.
     fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
         let x = x - x.mean_axis(3, true);
-        // The square of a large number is none: rows are divided by their largest magnitude, if it is above 1.
-        let now = x.tape().detached(x);
-        let (high, low) = (now.max_axis(3, true), (-now).max_axis(3, true));
-        let most = maximum(&[high, low, x.tape().full(high.shape(), x.dtype(), 1.0)]);
-        let x = x / most;
-        let root = (x.square().mean_axis(3, true) + self.eps / most.square()).sqrt();
-        (x / root, root * most)
+        // The square of a large number is none: a row is divided by its largest number, if that is above 1. As its mean is
+        // 0, no magnitude is more than K − 1 times as large.
+        let most = x.tape().detached(x).max_axis(3, true);
+        let part = 1.0 / maximum(&[most, x.tape().full(most.shape(), x.dtype(), 1.0)]);
+        let root = ((x * part).square().mean_axis(3, true) + self.eps * part.square()).sqrt() / part;
+        (x / root, root)
     }
 
     fn rows(&self) -> [Var<'t>; 2] {

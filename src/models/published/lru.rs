@@ -16,10 +16,7 @@ use super::{Config, Defect, Init, Mode, Output, Part, Pass, constant};
 use crate::{
     autograd::Var,
     models::{Form, State, at, over_time, split},
-    ops::{
-        lru_scan::{joined, lru_scan_joined},
-        words::finite,
-    },
+    ops::lru_scan::{joined, lru_scan_joined},
     tensor::Shape,
 };
 
@@ -119,7 +116,7 @@ pub fn batch_norm<'t>(
 #[track_caller]
 pub fn layer<'t>(p: &Part<'_, 't>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
     let [_, t, _] = u.dims();
-    let (rate, theta) = (p.get("nu_log").decay_rate(), finite(p.get("theta_log").exp()));
+    let (rate, theta) = (p.get("nu_log").decay_rate(), -p.get("theta_log").decay_rate());
     let magnitude = rate.exp();
     let (re, im) = (magnitude * theta.cos(), magnitude * theta.sin()); // λ [N]
     // DEFECT: γ is a function of λ throughout training, and gradients flow through it. In the paper and in the clean
