@@ -132,11 +132,12 @@ impl<'t> HeadNorm<'t> {
     /// x [B, H, T, K] normalised, and the root that it was divided by.
     fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
         let x = x - x.mean_axis(3, true);
-        // The square of a large number is none: a row is divided by its largest number, if that is above 1. As its mean is
-        // 0, no magnitude is more than K − 1 times as large.
-        let most = x.tape().detached(x).max_axis(3, true);
-        let part = 1.0 / maximum(&[most, x.tape().full(most.shape(), x.dtype(), 1.0)]);
-        let root = ((x * part).square().mean_axis(3, true) + self.eps * part.square()).sqrt() / part;
+        // Squares of large and of tiny numbers are none: a row is divided by its largest number, or by √eps beside a
+        // smaller one. As the mean is 0, no magnitude is more than K − 1 times as large.
+        let (most, least) = (x.tape().detached(x).max_axis(3, true), self.eps.sqrt());
+        let least = x.tape().full(most.shape(), x.dtype(), least.max(f64::from(f32::MIN_POSITIVE)));
+        let part = 1.0 / maximum(&[most, least]);
+        let root = ((x * part).square().mean_axis(3, true) + (self.eps.sqrt() * part).square()).sqrt() / part;
         (x / root, root)
     }
 

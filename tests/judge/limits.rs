@@ -1,6 +1,7 @@
 //! Made fixtures at limits where the result is known: keys of −∞ as padding, and rates of nothing.
 
 use super::made::made;
+use serde_json::json;
 use std::collections::BTreeMap;
 use tapezoo::{
     autograd::Gen,
@@ -20,8 +21,12 @@ fn spec(op: &str) -> &'static Spec {
 fn with(f: &Fixture, tensors: BTreeMap<String, Tensor>) -> Fixture {
     let mut new = f.clone();
     new.tensors = tensors;
+    completed(new)
+}
+
+fn completed(mut new: Fixture) -> Fixture {
     let results = recurrent(&new).unwrap();
-    assert!(results.values().all(|x| x.to_f64().iter().all(|x| x.is_finite())), "{}: the reference", f.op);
+    assert!(results.values().all(|x| x.to_f64().iter().all(|x| x.is_finite())), "{}: the reference", new.op);
     new.tensors.extend(results);
     new
 }
@@ -68,6 +73,21 @@ fn leading_keys_of_minus_infinity_are_not_there() {
                 assert!(off < 1e-12, "{op}, {begin} of {t} steps are padding, {name}: off by {off}");
             }
         }
+    }
+}
+
+/// TTT's norm of a memory whose squares single precision does not hold.
+#[test]
+fn ttt_begins_with_numbers_of_any_size() {
+    for (eps, size) in [(1e-6, 1e20), (1e-6, 1e-20), (0.0, 1e-15)] {
+        let mut tensors = made(&mut Gen::new(5), spec("ttt_linear")).tensors;
+        for (name, size) in [("in.s0", 0.0), ("in.c0", size)] {
+            let x = tensors[name].to_f64().into_iter().map(|x| size * x).collect();
+            tensors.insert(name.into(), Tensor::from_vec::<f64>(x, tensors[name].shape()));
+        }
+        let mini_batch = tensors["in.row"].len();
+        let f = Fixture::new("ttt_linear", json!({"mini_batch": mini_batch, "eps": eps}), tensors);
+        forms_agree(&completed(f), &format!("c of {size}, eps {eps}"));
     }
 }
 
