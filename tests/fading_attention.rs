@@ -144,6 +144,23 @@ proptest! {
     }
 }
 
+/// Behind shut gates a query reads the value of its own key, and no score has a gradient, to the last bit.
+#[test]
+fn all_gates_shut_leave_every_token_alone() {
+    for ((k, v), shut) in WIDTHS.into_iter().flat_map(|width| [f64::NEG_INFINITY, -1e9].map(|shut| (width, shut))) {
+        let mut x = inputs(&mut Gen::new(9), [2, 37, 0, 3, k, v], |g| g.gauss());
+        x[3] = Tensor::from_vec(vec![shut; x[3].len()], x[3].shape());
+        for (form, by) in WAYS {
+            for dtype in [DType::F64, DType::F32] {
+                let [o, dq, dk, _, dg] = everything(&x, form, dtype, by).try_into().unwrap();
+                assert_eq!(o, x[2].to_f64(), "{form} by {by} in {dtype}, heads of {k} and {v}");
+                let none = [dq, dk, dg].iter().flatten().all(|&d| d == 0.0);
+                assert!(none, "{form} by {by} in {dtype}, heads of {k} and {v}: scores have a gradient");
+            }
+        }
+    }
+}
+
 /// Open gates are no gates.
 #[test]
 fn attention_with_open_gates_is_attention() {

@@ -233,6 +233,8 @@ fn attend<T: Math, const N: usize, const GATED: bool>(
 ) {
     let (here, mut longest, mut from, mut room) = (avx512_here!(), [T::ZERO; L], 0, Room([[T::ZERO; L]; TILE]));
     let mut since = vec![Since::NONE; if GATED { p.s.div_ceil(TILE) } else { 0 }];
+    // A gate below this leaves no weight to a key before it, where no score is subtracted.
+    let shut = faint::<T>().ln() - T::of(2.0 * SMALL);
     for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
         let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
         lengthen(here, &k[from..], &mut longest);
@@ -248,6 +250,14 @@ fn attend<T: Math, const N: usize, const GATED: bool>(
             }
         }
         from = k.len();
+        let mut longest = longest;
+        if GATED && k.len() > 1 {
+            let last = &g[k.len() - 1];
+            for l in 0..L {
+                // Behind a shut gate the last key is a single one.
+                longest[l] = if last[l] < shut { T::of(f64::INFINITY) } else { longest[l] };
+            }
+        }
         let top = reference(here, q, k, if GATED { Some(&since) } else { None }, &longest);
         let (mut all, mut sum, zero) = ([T::ZERO; L], [[T::ZERO; L]; N], [T::ZERO; L]);
         let less = top.map(minus);
