@@ -31,6 +31,11 @@ pub fn fit(text: &str, columns: usize) -> String {
     text.lines().map(|line| broken(line, columns) + "\n").collect()
 }
 
+/// The text in lines that fit, for a terminal; for a file or another program as it is.
+pub fn shown(text: &str) -> String {
+    if is_there() { fit(text, columns()) } else { text.into() }
+}
+
 fn broken(line: &str, columns: usize) -> String {
     let width = |text: &str| text.chars().count();
     if width(line) <= columns {

@@ -271,6 +271,13 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         fs::write(place.at("grid.toml"), grid).unwrap();
         place.refuses("grid.toml", words);
     }
+    // A point that nobody has the time for: nothing is profiled before it is found, and a list says so.
+    fs::write(place.at("grid.toml"), "models = ['lstm']\n[grid]\nsteps = [10, 9000000000000]").unwrap();
+    let words = ["grid.toml: line 3: grid point steps=9000000000000: lstm: training for 9000000000000 steps"];
+    place.refuses("grid.toml", &words);
+    place.refuses("grid.toml --profile", &words);
+    let (status, list, said) = place.sweep("grid.toml --dry-run");
+    assert!(status == Some(0) && list.contains("to do") && words.iter().all(|word| said.contains(word)), "{said}");
     fs::write(place.at("grid.toml"), GRID).unwrap();
     for (flags, words) in [
         ("grid.toml --shard 4/4", &["4/4", "0/4 to 3/4"][..]),

@@ -220,6 +220,7 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     place.refuses("train --resume run", &["task.text", "another text", "checksum"]);
     fs::remove_file(&path).unwrap();
     place.refuses("train --resume run", &["song.txt", "--text FILE"]);
+    place.refuses("parity --resume run", &["its task is text; use train for it"]);
     // The same text in another place is the same run.
     place.write("moved.txt", "la la li\u{fc}\u{1b}[31m\n".repeat(40));
     contains(place.run("train --resume run --text moved.txt").stderr, "nothing left to do");

@@ -19,6 +19,7 @@ pub fn inspector() -> String {
 }
 
 /// The seed that a page begins with. On two tokens an LMU writes nothing where its one ReLU is 0 for both, as from seed 0.
+/// The LSSL has the LMU's, whose page trains it beside.
 fn seed(mixer: &str) -> u64 {
     u64::from(["lmu", "lssl"].contains(&mixer))
 }
@@ -61,7 +62,7 @@ pub fn trained_file(mixer: &str) -> String {
     format!("trained-{mixer}.js")
 }
 
-/// Whether the numbers that the inspector draws as eigenvalues are a gate of the transition, which may be a part of it.
+/// Whether the numbers that the inspector draws as eigenvalues are a gate, of which the transition may have more factors.
 fn is_gate(mixer: &str) -> bool {
     view::of(mixer).is_some_and(|view| matches!(view.eigenvalues, view::Spectrum::Named(_)))
 }

@@ -8,7 +8,7 @@ use crate::{
     inspect::source,
     models::{Model, Positions},
     tensor::DType,
-    terminal::{columns, few, fit},
+    terminal::{few, shown},
     train::{
         Trainer,
         config::{self, TrainConfig},
@@ -196,7 +196,7 @@ pub(super) fn import(args: &Import) -> ExitCode {
                 None => model.map_or(Ok(()), |model| model.save(&args.out)),
                 Some(trainer) => left(args, *trainer),
             });
-            match written.and_then(|()| print(fit(&said, columns()))) {
+            match written.and_then(|()| print(shown(&said))) {
                 Ok(()) => ExitCode::SUCCESS,
                 // A directory that is not to be written into.
                 Err(e @ Error::Config(_)) => refuse(&e),
@@ -339,7 +339,7 @@ pub(super) fn export(args: &Export) -> ExitCode {
     match contained(|| exported(args)) {
         Err(e) => refuse(&e),
         Ok((bytes, said)) => {
-            let written = whole::write(&args.out, &bytes).and_then(|()| print(fit(&said, columns())));
+            let written = whole::write(&args.out, &bytes).and_then(|()| print(shown(&said)));
             written.map_or_else(|e| super::fail(&e, 1), |()| ExitCode::SUCCESS)
         }
     }

@@ -52,7 +52,8 @@ Examples:
   tapezoo exercise delta_step --solution
 
 Exit status: 0 when the exercise is done, 1 when it is not, 2 when there is
-no such exercise, no repository here, or no cargo.";
+no such exercise, no repository here, or no cargo, or when the library does
+not compile.";
 
 pub(super) fn run(args: &Exercises) -> ExitCode {
     let status = root().and_then(|root| match &args.name {
@@ -133,19 +134,19 @@ fn solution(root: &Path, exercise: &Exercise) -> Result<String> {
 /// How long the checks of one exercise may take in a list of all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether a program ends well within this time; a loop without an end does not.
-fn ends_well(mut child: Child, within: Duration) -> bool {
+/// Whether a program ends well; none if it does not end within this time, as a loop without an end.
+fn ends_well(mut child: Child, within: Duration) -> Option<bool> {
     let start = Instant::now();
     while start.elapsed() < within {
         match child.try_wait() {
             Ok(None) => thread::sleep(Duration::from_millis(20)),
-            ended => return ended.is_ok_and(|status| status.is_some_and(|status| status.success())),
+            ended => return Some(ended.is_ok_and(|status| status.is_some_and(|status| status.success()))),
         }
     }
     // It may have ended just now.
     let _ = child.kill();
     let _ = child.wait();
-    false
+    None
 }
 
 /// Prints all exercises. What still has a hole is not compiled.
@@ -159,10 +160,11 @@ fn list(root: &Path) -> Result<()> {
     let programs = if filled.is_empty() { Default::default() } else { compile(root, &filled, false)? };
     let passes = |program: &PathBuf| {
         let quiet = Command::new(program).current_dir(root).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        quiet.is_ok_and(|child| ends_well(child, PATIENCE))
+        quiet.map_or(Some(false), |child| ends_well(child, PATIENCE))
     };
-    let done = |name: &str| programs.get(name).is_some_and(passes);
-    let done: Vec<bool> = EXERCISES.iter().map(|exercise| done(exercise.name)).collect();
+    let ended = |name: &str| programs.get(name).map_or(Some(false), passes);
+    let ended: Vec<Option<bool>> = EXERCISES.iter().map(|exercise| ended(exercise.name)).collect();
+    let done: Vec<bool> = ended.iter().map(|ended| *ended == Some(true)).collect();
     let next = done.iter().position(|done| !done);
     let mut text = String::new();
     for (i, (Exercise { name, title, .. }, done)) in EXERCISES.iter().zip(&done).enumerate() {
@@ -184,5 +186,13 @@ fn list(root: &Path) -> Result<()> {
             next.name
         ),
     };
+    for (exercise, _) in EXERCISES.iter().zip(&ended).filter(|(_, ended)| ended.is_none()) {
+        let _ = writeln!(
+            text,
+            "{} was stopped after {} seconds: its loop may have no end.",
+            exercise.name,
+            PATIENCE.as_secs()
+        );
+    }
     print(fit(&text, columns()))
 }

@@ -238,7 +238,7 @@ pub(super) fn check_task(file: &Table, preset: &str, task: &Table) -> std::resul
     let program = |task: &str| PROGRAMS.iter().find(|program| program.1.contains(&task)).or_else(|| added(task));
     match (program(&here), program(&there)) {
         (Some(own), Some(its)) if own.0 != its.0 => {
-            let or = if its.0 == TRAIN.0 { "" } else { ", or train without --task" };
+            let or = if its.0 == TRAIN.0 { ", without --task" } else { ", or train without --task" };
             Err(format!("its task is {there}; use {} for it{or}", its.0))
         }
         (Some(_), Some(_)) if asked.is_some_and(|asked| asked != there) => {

@@ -31,6 +31,9 @@ impl TrainArgs {
             return Ok((cfg, out));
         };
         let (out, mut cfg) = RunDir::open(dir)?;
+        let table = |cfg: &TrainConfig| cfg.to_toml()?.parse::<Table>().map_err(|e| Error::Config(e.to_string()));
+        let refused = |what| Error::Config(format!("--resume {}: {what}", dir.display()));
+        check_task(&table(&cfg)?, preset, &task).map_err(refused)?;
         // The text may be in another place by now; its checksum tells whether it is the same.
         if let (Tasks::Text(text), Some(files)) = (&mut cfg.task, task.get("text").and_then(Value::as_array)) {
             text.text = files.iter().filter_map(Value::as_str).map(String::from).collect();
@@ -40,11 +43,8 @@ impl TrainArgs {
             Tasks::Text(_) => Error::Config(format!("{e}; --text FILE says where the text of this run is now")),
             _ => e,
         })?;
-        let table = |cfg: &TrainConfig| cfg.to_toml()?.parse::<Table>().map_err(|e| Error::Config(e.to_string()));
         // Flags may repeat what is there, and say how often to save; everything else would be another experiment.
         let there = table(&cfg)?;
-        let refused = |what| Error::Config(format!("--resume {}: {what}", dir.display()));
-        check_task(&there, preset, &task).map_err(refused)?;
         let (mut here, mut flags) = (there.clone(), self.table());
         flags.insert("task".into(), task.into());
         // "auto" is the same as the device that it stands for.

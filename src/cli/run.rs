@@ -140,7 +140,7 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
 /// So many training sequences, in lines that fit the terminal; of a curriculum those at its end, which show the task.
 pub(super) fn samples_of(cfg: &TrainConfig, n: usize) -> String {
     let columns = terminal::columns();
-    let grows = cfg.curriculum > 0 || cfg.task.stages().is_some();
+    let grows = cfg.curriculum > 0 && !cfg.train_len.is_one() || cfg.task.stages().is_some();
     let remark = if grows { "(as at the end of the curriculum; it begins with less)\n" } else { "" };
     let text = show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n, columns.min(terminal::WIDTH), remark);
     fit(&text, columns)

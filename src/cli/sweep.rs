@@ -3,7 +3,7 @@
 use super::{bar::with_bar, fail, help::glance, print, profile, say, threads, whole};
 use crate::{
     error::{Error, Result},
-    terminal::{columns, fit},
+    terminal::{columns, shown},
     train::{
         capacity,
         interrupt::{self, Signal},
@@ -146,8 +146,8 @@ fn start(args: &Run) -> Result<ExitCode> {
         say("warning", "--jobs has no effect beside --dry-run");
     }
     if args.profile {
+        plan.check_runs()?;
         return Ok(said(plan.points.iter().try_for_each(|point| {
-            point.cfg.each_model()?.iter().try_for_each(capacity::check_run)?;
             print(format!("{}\n", point.name))?;
             profile(&point.cfg)
         })));
@@ -157,7 +157,11 @@ fn start(args: &Run) -> Result<ExitCode> {
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {
-        return Ok(said(print(fit(&sweep.list(), columns()))));
+        // It may be another machine that runs it.
+        if let Err(e) = sweep.check(threads) {
+            say("warning", &e.to_string());
+        }
+        return Ok(said(print(shown(&sweep.list()))));
     }
     sweep.check(threads)?;
     interrupt::catch()?;

@@ -56,7 +56,8 @@ fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
 const MOST: usize = 8;
 
 /// The eigenvalues of a token's product of n factors, real and imaginary parts: n of them and 1, `[T, H, n + 1]`, or where
-/// keys have no more than n numbers K of them, `[T, H, K]`; none where these are more than [`MOST`].
+/// keys have no more than n numbers K of them, `[T, H, K]`; none where the
+/// smaller of n and K is more than [`MOST`].
 #[doc(hidden)]
 pub fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
     // A single step is recorded without an axis of steps.

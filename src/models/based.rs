@@ -19,9 +19,9 @@ fn weights<'t>(x: Var<'t>, m: Var<'t>) -> Var<'t> {
 
 /// The largest magnitude in each row of x, if it is above 1, else 1. It has no gradient: a quotient does not depend on it.
 fn largest_of<'t>(x: Var<'t>) -> Var<'t> {
-    let (tape, [b, h, t, _]) = (x.tape(), x.dims());
-    let one = tape.full([b, h, t, 1], x.dtype(), 1.0);
-    tape.detached(Var::concat(&[maximum(&[x, -x]), one], 3).max_axis(3, true))
+    let (x, [b, h, t, _]) = (x.tape().detached(x), x.dims());
+    let one = x.tape().full([b, h, t, 1], x.dtype(), 1.0);
+    Var::concat(&[maximum(&[x, -x]), one], 3).max_axis(3, true)
 }
 
 /// o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V] and a prefix k [B, E, H, K], v [B, E, H, V] or none.
@@ -30,7 +30,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], prefix: Option<[Var<'t>; 2]>, scal
     // What is left out of a row does not count, whatever it is.
     let x = (scale * q).matmul_t(k).tril(0);
     let prefix = prefix.map(|[k, v]| ((scale * q).matmul_t(head_first(k)), head_first(v)));
-    // The square of a large product is none in single precision: both sums are divided by that of a row's largest.
+    // Single precision cannot hold the square of a large product: both sums are divided by that of a row's largest.
     let m = prefix.iter().map(|of| largest_of(of.0)).fold(largest_of(x), |m, other| maximum(&[m, other]));
     let a = weights(x, m).tril(0);
     let (mut sum, mut read) = (a.sum_axis(3, true), a.tril_matmul(v));

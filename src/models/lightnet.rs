@@ -28,7 +28,7 @@ pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>
         return (k, k, k);
     }
     let none = |t: usize| k.tape().full([b, t, h, n], k.dtype(), f64::NEG_INFINITY);
-    // A finite number: padding has keys of −∞, and −∞ − (−∞) is none.
+    // A finite number: padding has keys of −∞, and −∞ − (−∞) is NaN.
     let first = reference(before.map_or_else(|| none(1), |z| insert_axis(z, 1)));
     let mut z = Var::concat(&[log_add(first, k.narrow(1, 0, 1)), k.narrow(1, 1, t - 1)], 1); // (z_t)
     // After a round each z is the sum over twice as many tokens.

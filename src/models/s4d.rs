@@ -32,7 +32,7 @@ fn rates<'t>(log_dt: Var<'t>, a: Var<'t>, omega: Var<'t>) -> (Complex<'t>, Compl
     // Where ΔA = z is small the quotient loses its digits, and its slopes all of them: there it is Δ Σ zⁿ/(n + 1)!.
     let small = positive(0.01 - growth.square() - angle.square());
     let (z, mut sum) = ((growth * small, angle * small), (small, 0.0 * small));
-    for n in (2..9).rev().map(|n| 1.0 / f64::from(n)) {
+    for n in (2..12).rev().map(|n| 1.0 / f64::from(n)) {
         sum = (n * (z.0 * sum.0 - z.1 * sum.1) + 1.0, n * (z.0 * sum.1 + z.1 * sum.0));
     }
     // Divided by A over its larger part, whose square might otherwise be 0 in single precision.

@@ -132,8 +132,8 @@ impl<'t> HeadNorm<'t> {
     /// x [B, H, T, K] normalised, and the root that it was divided by.
     fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
         let x = x - x.mean_axis(3, true);
-        // Squares of large and of tiny numbers are none: a row is divided by its largest number, or by √eps beside a
-        // smaller one. As the mean is 0, no magnitude is more than K − 1 times as large.
+        // Single precision holds no squares of large and of tiny numbers: a row is divided by its largest number, or by
+        // √eps if that is larger. As the mean is 0, no magnitude is more than K − 1 times the largest number.
         let (most, least) = (x.tape().detached(x).max_axis(3, true), self.eps.sqrt());
         let least = x.tape().full(most.shape(), x.dtype(), least.max(f64::from(f32::MIN_POSITIVE)));
         let part = 1.0 / maximum(&[most, least]);

@@ -58,7 +58,7 @@ pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
         (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),
         (Tasks::Disjoint(_), "accuracy") => Some(0.5),
         (Tasks::Window(task), "accuracy" | "largest") if !task.uneven => Some(0.5),
-        // Of products 0 is the most frequent, which a constant answer uses.
+        // Of products 0 is the most frequent, which a constant answer uses; where a sum is the answer, only of short ones.
         (Tasks::Arithmetic(task), "scaled") if !task.mult => Some(0.0),
         (Tasks::Arithmetic(task), "accuracy") if !task.mult => {
             Some(if task.language == Language::Parity { 0.5 } else { 0.2 })

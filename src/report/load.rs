@@ -4,7 +4,10 @@ use crate::{
     error::{Error, Result, brief, number, printable},
     files,
     tasks::{Len, is_score},
-    train::{config::of_run, rundir},
+    train::{
+        config::of_run,
+        rundir::{self, CONFIG, METRICS, RESULT, RESULTS},
+    },
 };
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -15,12 +18,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use toml::Table;
-
-/// The files of a run directory; its [module](crate::train::rundir) says what is in them.
-const CONFIG: &str = "config.toml";
-const RESULTS: &str = "results.json";
-const RESULT: &str = "result.json";
-const METRICS: &str = "metrics.jsonl";
 
 /// The most lines of a file that are noted one by one.
 const MOST_LINES: usize = 5;
@@ -33,7 +30,7 @@ pub type Metrics = BTreeMap<String, BTreeMap<Len, f64>>;
 pub struct Experiment {
     /// The path of the directory.
     pub path: PathBuf,
-    /// Its `config.toml`, as it stands: a file of another version can be shown too.
+    /// Its `config.toml`, by the names and with the defaults of this version; a file of another one can be shown too.
     pub config: Table,
     /// Its runs, in the order of models and seeds.
     pub runs: Vec<Run>,

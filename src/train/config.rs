@@ -204,8 +204,8 @@ impl TrainConfig {
         Ok(TrainConfig::made("default", Some((path, table)), Table::new(), |_| Ok(()))?.0)
     }
 
-    /// The configuration of a point in a sweep's file, with the data of its task. The memory and the time are asked of
-    /// the runs that are to do ([`Sweep::check`](super::sweep::Sweep::check)), as the file may be a record.
+    /// The configuration of a point in a sweep's file, with the data of its task. Memory and time are asked of the runs
+    /// that are to do ([`Sweep::check`](super::sweep::Sweep::check)): a sweep that is finished is read on any machine.
     ///
     /// # Errors
     /// As [`TrainConfig::load`] and [`TrainConfig::load_data`].

@@ -43,7 +43,8 @@ use std::{
 pub const CONFIG: &str = "config.toml";
 /// The file of a sweep's grid, above the directories of its points.
 pub const SWEEP: &str = "sweep.toml";
-const RESULTS: &str = "results.json";
+/// The file of the outcomes of all runs.
+pub const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
 /// The file that lists which builds on which processors trained here.
 pub const MADE_BY: &str = "made_by.txt";
@@ -56,18 +57,26 @@ pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The file of one run's outcome.
 pub const RESULT: &str = "result.json";
 
-/// Refuse a file of a run to be written over by another program.
+/// Refuse to write over a file of a run, or of a sweep, through a link too.
 ///
 /// # Errors
-/// When there is such a file: one with the name of a run's file beside metrics, or of an experiment's beside
-/// `made_by.txt`.
+/// When there is such a file: one with the name of a run's file beside metrics, of an experiment's above them, or of a
+/// sweep's beside `sweep.toml`.
 pub fn check_is_no_runs_file(path: &Path) -> Result<()> {
-    let named = |names: &[&str]| path.file_name().is_some_and(|name| names.iter().any(|own| name == *own));
-    let beside = |name: &str| path.parent().is_some_and(|dir| files::is_there(&dir.join(name)));
-    let of_a_run = named(&[METRICS, WEIGHTS, CHECKPOINT, RESULT]) && beside(METRICS);
-    let of_all = named(&[CONFIG, RESULTS, TABLE, MADE_BY]) && beside(MADE_BY);
-    if files::is_there(path) && (of_a_run || of_all) {
-        return Err(Error::Config(format!("--out: {} belongs to a run; choose another name", path.display())));
+    let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
+    let (Some(name), Some(dir)) = (file.file_name().and_then(|name| name.to_str()), file.parent()) else {
+        return Ok(());
+    };
+    let beside = |name: &str| files::is_there(&dir.join(name));
+    let above_metrics = || fs::read_dir(dir).is_ok_and(|all| all.flatten().any(|e| e.path().join(METRICS).is_file()));
+    let belongs = match name {
+        METRICS | WEIGHTS | CHECKPOINT | RESULT => beside(METRICS),
+        CONFIG | RESULTS | TABLE | MADE_BY => beside(MADE_BY) || above_metrics(),
+        SWEEP => true,
+        name => name.starts_with("summary.") && beside(SWEEP),
+    };
+    if belongs {
+        return Err(Error::Config(format!("--out {}: belongs to a run; choose another name", path.display())));
     }
     Ok(())
 }

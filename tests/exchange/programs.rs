@@ -38,12 +38,22 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
         "export run --to fla --prefix layers.{} --out run/gla-seed3/weights.safetensors",
         "inspect --checkpoint run --len 4 --out run/results --json",
         "inspect --checkpoint run --len 4 --out run/gla-seed3/weights.html --json",
+        "inspect --checkpoint run --len 4 --out run/config.toml",
     ] {
         place.refuses(line, &["belongs to a run"]);
     }
+    #[cfg(unix)]
+    {
+        let weights = place.at("run/gla-seed3/weights.safetensors");
+        std::os::unix::fs::symlink(&weights, place.at("link.safetensors")).unwrap();
+        let line = "export run --to fla --prefix layers.{} --out link.safetensors";
+        place.refuses(line, &["--out link.safetensors: belongs to a run"]);
+    }
     // What stands behind a dot of a page's name belongs to it.
-    place.prints("inspect --checkpoint run --len 4 --out lr0.1 --json");
-    assert!(["lr0.1", "lr0.1.json", "lr0.1.safetensors"].iter().all(|name| place.at(name).exists()));
+    for page in ["lr0.1", "a.json"] {
+        place.prints(&format!("inspect --checkpoint run --len 4 --out {page} --json"));
+        assert!(["", ".json", ".safetensors"].iter().all(|ending| place.at(&format!("{page}{ending}")).exists()));
+    }
 
     // A configuration may set the seed of what is new.
     let seeded = place.write("seeded.toml", "seed = 5\n");

@@ -91,6 +91,32 @@ fn ttt_begins_with_numbers_of_any_size() {
     }
 }
 
+/// The input's weight is (e^{ΔA} − 1) / A on both sides of the size below which a series has it.
+#[test]
+fn s4d_has_the_digits_of_its_input_at_any_rate() {
+    for (seed, rate) in (0..).zip([1e-9, 1e-3, 0.05, 0.0999, 0.1001, 0.5, 3.0]) {
+        let mut tensors = made(&mut Gen::new(seed), spec("s4d")).tensors;
+        for (name, value) in [("log_dt", 0.0), ("log_a_real", f64::ln(rate)), ("a_imag", 0.0), ("d", 0.0)] {
+            let shape = tensors[&format!("in.{name}")].shape();
+            tensors.insert(format!("in.{name}"), Tensor::from_vec::<f64>(vec![value; shape.len()], shape));
+        }
+        let f = completed(Fixture::new("s4d", json!({}), tensors));
+        let [u, c, y] = ["in.u", "in.c_re", "out.y"].map(|name| f.tensor(name).unwrap().to_f64());
+        let (shape, weight) = (f.tensor("in.u").unwrap().shape(), -f64::exp_m1(-rate) / rate);
+        let (b, t, d) = (shape.at(0), shape.at(1), shape.at(2));
+        for (i, j) in (0..b).flat_map(|i| (0..d).map(move |j| (i, j))) {
+            let (mut h, mut size) = (0.0, 1.0f64);
+            for s in 0..t {
+                let at = (i * t + s) * d + j;
+                h = f64::exp(-rate) * h + weight * u[at];
+                let want = 2.0 * h * c[j * (c.len() / d)..][..c.len() / d].iter().sum::<f64>();
+                size = size.max(want.abs());
+                assert!((y[at] - want).abs() < 1e-14 * size, "rate {rate}: off by {:e}", y[at] - want);
+            }
+        }
+    }
+}
+
 /// With A = 0 the state is the sum of all inputs, each times Δ.
 #[test]
 fn s4d_without_a_rate_is_a_sum() {

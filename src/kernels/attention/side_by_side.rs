@@ -69,7 +69,7 @@ impl<T: Math> Since<T> {
 const SMALL: f64 = 20.0;
 
 /// The number that each lane subtracts from its scores before their exponential: nothing where |q| |k_s| <= [`SMALL`]
-/// for all keys seen, else the largest score, −0 if that is 0. A lane looks only at keys that it sees. None if no lane
+/// for all keys seen (and no shut gate is behind the last but one), else the largest score, −0 if that is 0. A lane looks only at keys that it sees. None if no lane
 /// subtracts anything. Gates make scores smaller, but not that of the last key. The score of a single key is always
 /// subtracted: its weight is then exactly 1, and the gradient of its score exactly 0.
 #[inline(always)]

@@ -153,15 +153,14 @@ impl Sweep {
         let to_do: Vec<&(usize, Job)> = self.to_do().collect();
         for of_point in to_do.chunk_by(|a, b| a.0 == b.0) {
             for (cfg, _) in jobs::counted(of_point.iter().map(|of| &of.1)) {
-                let name = &self.plan.points[of_point[0].0].name;
-                let point = if self.plan.axes.is_empty() { String::new() } else { format!("grid point {name}: ") };
-                capacity::check_run(cfg).map_err(|e| Error::Config(format!("{point}{e}")))?;
+                self.plan.check_run(&self.plan.points[of_point[0].0], cfg)?;
             }
         }
         capacity::check_side_by_side(&jobs::counted(to_do.iter().map(|of| &of.1)), threads, "--jobs")
     }
 
-    /// Do the runs that are not finished, `threads` at a time.
+    /// Do the runs that are not finished, `threads` at a time. Whether there is the memory for them is for
+    /// [`Sweep::check`] to say, before.
     ///
     /// # Errors
     /// When a directory cannot be made, or the summary cannot be written. An error in a run is in its report.

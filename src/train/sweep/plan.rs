@@ -17,11 +17,14 @@
 use crate::{
     error::{Error, Result, brief, did_you_mean},
     rng::fnv1a,
-    train::config::{self, TrainConfig, merge, read, said},
+    train::{
+        capacity,
+        config::{self, TrainConfig, merge, read, said},
+    },
 };
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 use toml::{Table, Value};
 
@@ -41,6 +44,10 @@ pub struct Plan {
     pub points: Vec<Point>,
     /// Warnings about settings of the file that have no effect.
     pub warnings: Vec<String>,
+    /// The file.
+    path: PathBuf,
+    /// The keys that each axis sets, by its name.
+    setters: Vec<(String, Vec<String>)>,
 }
 
 /// One point of the grid.
@@ -119,7 +126,24 @@ impl Plan {
             return Err(refused(what));
         }
         warnings.extend(config::warnings(&settings, false));
-        Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points, warnings })
+        let (axes, path) = (axes.into_iter().map(|a| a.0).collect(), path.into());
+        Ok(Plan { file, axes, points, warnings, path, setters })
+    }
+
+    /// Refuse a run of this point that needs more memory than there is, or more time than anybody has.
+    ///
+    /// # Errors
+    /// When it does: the error names the point, and says what needs how much and what to change.
+    pub(super) fn check_run(&self, point: &Point, cfg: &TrainConfig) -> Result<()> {
+        let name = if self.axes.is_empty() { String::new() } else { format!("grid point {}: ", point.name) };
+        capacity::check_run(cfg).map_err(|e| at_point(e, &self.path, &name, &self.setters))
+    }
+
+    /// The same of every model at every point.
+    pub(crate) fn check_runs(&self) -> Result<()> {
+        self.points
+            .iter()
+            .try_for_each(|point| point.cfg.each_model()?.iter().try_for_each(|cfg| self.check_run(point, cfg)))
     }
 }
 
