@@ -20,12 +20,13 @@
 //!
 //! ```text
 //! A = stril(b K Kᵀ ⊙ D),   U = (I + A)⁻¹ (b V − b γ K S)                                                     (3)
-//! O = γ Q S + tril(Q Kᵀ ⊙ D) U,     S' = γ_C S + (r K)ᵀ U                                                    (4)
+//! O = γ Q S + tril(Q Kᵀ ⊙ D) U,     S ← γ_C S + (r K)ᵀ U                                                    (4)
 //! ```
 //!
 //! Every exponent is a [segment sum](crate::ops::segsum) of g over the steps after s up to t, never positive.
 //!
-//! Initially exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
+//! Initially exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], the latter as
+//! in Mamba-2. Heads are square here; flash-linear-attention's have V = 2 K by default.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], β, g [B, T, H], S [B, H, K, V], y [B, T, D].
 //!

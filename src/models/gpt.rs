@@ -1,6 +1,7 @@
 //! GPT: causal softmax attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2; Radford et al. 2019).
 //!
 //! ```text
+//! q_t, k_t, v_t = W_q x_t + b_q, W_k x_t + b_k, W_v x_t + b_v             per head                    (section 3.2.2)
 //! a_ts = softmax_s(q_t · k_s / √K),  s ≤ t                                                           (eq. 1)
 //! o_t = Σ_s a_ts v_s
 //! y_t = W_o o_t + b_o                                     heads side by side                         (section 3.2.2)

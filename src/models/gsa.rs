@@ -10,8 +10,8 @@
 //! y_t = W_o RMSNorm(SiLU(o_t))                                           norm over all heads together
 //! ```
 //!
-//! Each slot is a weighted mean of the keys and values so far, as in HGRN2; the read is attention's. The transition
-//! diag(α) has its eigenvalues in (0, 1): no slot can flip. M is the `state`.
+//! Each slot is a weighted mean of the keys and values so far and of 0, as in HGRN2; the read is attention's. The
+//! transition diag(α) has its eigenvalues in (0, 1): no slot can flip. M is the `state`.
 //!
 //! (2) is [`gated_linear_attention`](crate::ops::gated_linear_attention) with the weights of the slots as queries. In
 //! (1) the gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as

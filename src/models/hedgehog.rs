@@ -2,7 +2,7 @@
 //! transformer with features that are learned, and as spiky as attention's weights.
 //!
 //! ```text
-//! q_t, k_t, v_t = W_q x_t, W_k x_t, W_v x_t                              per head
+//! q_t, k_t, v_t = W_q x_t + b_q, W_k x_t + b_k, W_v x_t + b_v            per head
 //! φ(x) = [softmax(x W), softmax(−x W)]                                   2 K features; a W for queries, one for keys
 //! S_t = S_{t-1} + φ(k_t) v_tᵀ,  z_t = z_{t-1} + φ(k_t)                   as in the linear transformer
 //! o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)

@@ -4,14 +4,14 @@
 //! q_t = SiLU(W_q x_t),  i_t = W_i x_t                                    per head
 //! γ_l = p_1 + … + p_l,  p = softmax over blocks of Γ                     for each channel; block l of L, from 0
 //! α_t = γ_l + (1 − γ_l) σ(W_f x_t),  k_t = 1 − α_t                       one for each channel of the key
-//! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs so far      (1)
+//! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs so far and 0 (1)
 //! o_t = S_tᵀ q_t / √K                                                                                              (2)
 //! y_t = W_o RMSNorm(o_t)                                                 norm over all heads together
 //! ```
 //!
-//! As k = 1 − α, each row of S is a convex average and needs no normaliser. The lower bound γ_l of the forget gate
-//! rises with the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0, where γ_l = l /
-//! L. The transition has its eigenvalues α in (γ_l, 1): no row can flip.
+//! As k = 1 − α, each row of S is a convex average of the inputs and of the zero it starts from. The lower bound γ_l of
+//! the forget gate rises with the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0,
+//! where γ_l = l / L. The transition has its eigenvalues α in (γ_l, 1): no row can flip.
 //!
 //! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and γ and 1 − γ are sums of exponentials of ln p.
 //! Weights start normal, of deviation 0.02.

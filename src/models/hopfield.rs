@@ -2,15 +2,15 @@
 //! authors' hflayers): attention whose query first moves towards the keys that it attends to.
 //!
 //! ```text
-//! q_t = LN(W_q x_t),  k_t = LN(W_k x_t),  v_t = W_v x_t                  per head; LN without weights
+//! q_t, k_t = LN(W_q x_t + b_q), LN(W_k x_t + b_k);  v_t = W_v x_t + b_v  per head; LN without weights
 //! ξ_0 = q_t,  p_i = softmax_{s ≤ t}(ξ_i·k_s / √K),  ξ_{i+1} = Σ_s p_is k_s      so many updates (1 here)
 //! o_t = Σ_s p_s v_s                                                      with the last p
 //! y_t = W_o o_t + b_o
 //! ```
 //!
-//! No update is attention. Each further one lowers the energy −√K lse_s(ξ·k_s / √K) + ½ ξ·ξ: the query settles on a
-//! stored key, or on the mean of several that are alike. There is no early stop: it would depend on the other sequences
-//! of a batch.
+//! Without an update this is attention. Each one lowers the energy −√K lse_s(ξ·k_s / √K) + ½ ξ·ξ: the query settles on
+//! a stored key, or on the mean of several that are alike. There is no early stop: it would depend on the other
+//! sequences of a batch.
 //!
 //! The carried state is a cache of keys and values, as GPT's. There is no transition.
 //!

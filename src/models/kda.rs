@@ -11,9 +11,9 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ σ(W_4 W_3 x_t + b_z))                        norm per head
 //! ```
 //!
-//! The transition (I − β k kᵀ) diag(α) is similar to the symmetric D^½ (I − β k kᵀ) D^½: its eigenvalues are real,
-//! between 0 and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what parity
-//! needs: a one reflects the state, and two of them cancel.
+//! The transition (I − β k kᵀ) diag(α) is similar to the symmetric A^½ (I − β k kᵀ) A^½, A = diag(α): its eigenvalues
+//! are real, between 0 and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what
+//! parity needs: a one reflects the state, and two of them cancel.
 //!
 //! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform
 //! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.

@@ -2,6 +2,7 @@
 //! softmax, which makes it a recurrence over a matrix.
 //!
 //! ```text
+//! q_t, k_t, v_t = W_q x_t + b_q, W_k x_t + b_k, W_v x_t + b_v             per head
 //! φ(x) = elu(x) + 1                                       feature map                                (eq. 7)
 //! S_t = S_{t-1} + φ(k_t) v_tᵀ                             memory,      S_0 = 0                        (eq. 18)
 //! z_t = z_{t-1} + φ(k_t)                                  normaliser,  z_0 = 0                        (eq. 19)

@@ -6,7 +6,7 @@
 //! y_k = Re(C h_k) + D ⊙ u_k                                                                          (eq. 1)
 //! ```
 //!
-//! and the block around it (section 3.1): out = W₁ g ⊙ σ(W₂ g), g = gelu(y).
+//! and the block around it (section 3.1): out = (W₁ g + b₁) ⊙ σ(W₂ g + b₂), g = gelu(y).
 //!
 //! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in
 //! [0, 2π)), γ = √(1 − |λ|²), and B and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4,
@@ -115,7 +115,7 @@ impl Layer {
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // (eq. 1) gelu(y), y = Re(C h) + D ⊙ u
-        // W₁ g ⊙ σ(W₂ g), both halves in one product.
+        // (W₁ g + b₁) ⊙ σ(W₂ g + b₂), both halves in one product.
         let (w, b) = (self.glu.map(|(w, _)| p[w]), self.glu.map(|(_, b)| p[b]));
         g.linear(Var::concat(&w, 0), Some(Var::concat(&b, 0))).glu()
     }

@@ -15,11 +15,11 @@
 //! As a convolution (the paper's third view), with x_l = Ā^l B̄,
 //!
 //! ```text
-//! y_t = Σ_{s ≤ t} (c·x_{t−s}) u_s + c·Ā^{t+1} h_0 + d u_t,     h_T = Σ_s x_{T−1−s} u_s + Ā^T h_0                    (3)
+//! y_t = Σ_{s ≤ t} (c·x_{t−s}) u_s + c·Ā^t h_0 + d u_t,     h_T = Σ_s x_{T−s} u_s + Ā^T h_0                          (3)
 //! ```
 //!
-//! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N
-//! is the `state`. Each channel has one read-out c (M = 1 in the paper's terms).
+//! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N (theirs 1, and Δ fixed), d normal; W and b
+//! as torch's `nn.Linear`. N is the `state`. Each channel has one read-out c (M = 1 in the paper's terms).
 //!
 //! Shapes: u, y, out [B, T, D], A [N, N], Ā [D, N, N], B̄, c [D, N], h [B, D, N].
 //!

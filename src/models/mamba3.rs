@@ -5,7 +5,7 @@
 //! [z, x, B, C, δ, a', λ', θ'] = W_in u                                   x in H heads of P channels; B, C, θ' for all of them
 //! Δ_t = softplus(δ_t + dt_bias)                                          one per head
 //! a_t = −max(h(a'), 10⁻⁴),  h(x) = 1 + x, or 1/(1 − x) where x < 0       one per head
-//! λ_t = σ(λ'),  φ_t = φ_{t-1} + Δ_t π tanh θ'_t (mod 2π)                 λ one per head, φ one per pair of states
+//! λ_t = σ(λ'),  θ_t = π tanh θ'_t,  φ_t = φ_{t-1} + Δ_t θ_t (mod 2π)     λ one per head, θ, φ one per pair of states
 //! q_t = R(φ_t) (RMSNorm(C_t) + b_C),  k_t = R(φ_t) (RMSNorm(B_t) + b_B)    R turns the pairs (2j, 2j + 1)
 //! α_t = exp(Δ_t a_t),  β_t = (1 − λ_t) Δ_t α_t,  γ_t = λ_t Δ_t
 //! S_t = α_t S_{t-1} + β_t k_{t-1} v_{t-1}ᵀ + γ_t k_t v_tᵀ                v = x                                     (1)
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! λ = 1 is Mamba-2's step, λ = ½ the trapezoid. As keys and queries are turned by the same running angle, the memory
-//! that a query meets is turned by Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses
+//! that a query meets is turned by −Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses
 //! them. Turning by 2π/m at a one and not at a zero counts ones modulo m, for as long as α ≤ exp(−10⁻⁴ Δ) lets it.
 //!
 //! In sequence a token writes both of its shares when the next one comes, and is itself read beside the memory: each is
@@ -26,17 +26,17 @@
 //! ```
 //!
 //! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is
-//! the `head_dim`, N the `state`, rounded up to an even number. All pairs turn; by default half of the authors' do.
+//! the `head_dim`, N the `state`, made even. All pairs turn (of theirs half, by default); their released h is softplus.
 //! Shapes: q, k [B, T, H, N], v, o [B, T, H, P], Δ, a, λ, α, β, γ [B, T, H], φ [B, T, H, N/2], S [B, H, N, P], z [B, T,
 //! E], out [B, T, D]; forms and their work as in [`gla`](super::gla) with K = N, V = P.
 
 use super::{memories::gated, positions::running_angles, prelude::*};
 
-/// The memory's inputs: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
-/// [.., H, S]. Δ stays f32 beside bf16, so that φ is summed in f32.
+/// The memory's inputs: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ' [.., H,
+/// N/2]. Δ stays f32 beside bf16, so that φ is summed in f32.
 pub(crate) type Inputs<'t> = [Var<'t>; 7];
 
-/// The carried state: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
+/// The carried state: S [B, H, N, P], φ [B, H, N/2], and the turned key [B, H, N] and the value [B, H, P] of the last
 /// token.
 pub(crate) type Memory<'t> = [Var<'t>; 4];
 
@@ -86,7 +86,7 @@ pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-3: a rotation that depends on the input",
     parent: Some(("mamba2", "rotations that depend on the input")),
-    transition: "exp(Δ_t a_t) R(Δ_t θ_t)",
+    transition: "exp(Δ_t a_t) R(−Δ_t θ_t)",
     state: "H N P",
     eigenvalues: "e^(Δa ± iΔθ)",
     cost: "H N P",

@@ -17,8 +17,9 @@
 //! This is the whole published block, so it is used without the decoder's MLP (`mlp` 0). H K is the inner width, 2 D in
 //! the paper.
 //!
-//! The transition is a scalar f in (0, 1) times the identity: the memory can forget but not flip or permute. The gates
-//! do not depend on the state, so the mixer can be parallel in time, but it cannot track state as the sLSTM does.
+//! The transition is a scalar σ(f̃) in (0, 1) times the identity (f_t is this, stabilised): the memory can forget but
+//! not flip or permute. The gates do not depend on the state, so the mixer can be parallel in time, but it cannot track
+//! state as the sLSTM does.
 //!
 //! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. In this crate a state starts as zeros, so
 //! the state has a fourth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
@@ -27,7 +28,7 @@
 //!
 //! Let F_t = Σ_{s≤t} ln σ(f̃_s). Before stabilisation, step s has the weight e^(F_t − F_s + ĩ_s) at step t, and the
 //! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eqs. 74, 75). A difference of two of them
-//! loses its digits where a forget gate of −10⁹ is in both, and F_t − F_s is NaN after one of 0. The parallel form
+//! loses its digits where f̃ = −10⁹ is in both, and F_t − F_s is NaN after f̃ = −∞. The parallel form
 //! takes segment sums of the logarithms of the gates instead, log i_s + log f_{s+1} + … + log f_t, which are at most 0;
 //! these logarithms are recurrent ([`stabiliser`]), but cheap. The chunked form multiplies gates.
 //!
@@ -121,7 +122,7 @@ pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "mLSTM: exponential gates, one a head",
     parent: Some(("linear_transformer", "exponential gates, one a head")),
-    transition: "f_t I",
+    transition: "σ(f̃_t) I",
     state: "H (K (V + 1) + 1)",
     eigenvalues: "(0, 1)",
     cost: "H K V",

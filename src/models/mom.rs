@@ -16,6 +16,7 @@
 //! alone, and in S^* with all. With `eigenvalues = "-1..1"`, s = 2, as in gated DeltaNet.
 //!
 //! The short convolutions over each memory's own tokens are left out, and so is the loss that balances the memories.
+//! flash-linear-attention has 8 memories by default, no S^*, V = 2 K, and DeltaNet's initial weights.
 //!
 //! At the start A_log and b_dt as in gated DeltaNet; weights normal, of deviation 0.02.
 //!

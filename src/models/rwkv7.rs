@@ -19,11 +19,11 @@
 //! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory
 //! is erased under a ⊙ κ.
 //!
-//! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, and W_o = 0. The low-rank maps go
-//! through K channels; their first factor is 0, and the second normal, of deviation 0.1 over the root of its larger side,
-//! where the authors' is orthogonal, times 0.1.
+//! At the start μ, w_0, a_0, v_0, k_k, k_a and r_k are those of the authors' training code, and W_o = 0. The low-rank
+//! maps go through K channels; their first factor is 0, and the second normal, of deviation 0.1 over the root of its
+//! larger side, where the authors' is orthogonal, times 0.1.
 //!
-//! Shapes, per head: r, w, k, a, κ [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], x, g, y [B, T, D].
+//! Shapes, per head: r, w, k, a, κ [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], x, y [B, T, D], g [B, T, H K].
 //!
 //! | form | work |
 //! |---|---|

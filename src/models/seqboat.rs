@@ -5,9 +5,9 @@
 //! p = σ(δ),  h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t                    N averages a channel
 //! m_t = SiLU(γ·h_t / √N + ω x_t)
 //! π_t = softmax(W_π m_t / e^τ),  t is active where π_t1 > π_t0           e^τ starts at √D
-//! z_t = SiLU(W_z m_t + b_z),  q_t = γ_q z_t + β_q,  k_t = γ_k z_t + β_k  one head of K channels
+//! z_t = SiLU(W_z m_t + b_z),  q_t = γ_q z_t + β_q,  k_t = γ_k z_t + β_k  one head of H K channels
 //! v_t, r_t = SiLU(W_v x_t + b_v), SiLU(W_r m_t + b_r)
-//! a_t = Σ_s softmax_s(q_t·k_s / √K) v_s                                  over the last 8 active tokens, if t is active
+//! a_t = Σ_s softmax_s(q_t·k_s / √(H K)) v_s                              over the last 8 active tokens, if t is active
 //! y_t = SiLU(W_x m_t + b_x + π_t1 W_h (r_t ⊙ a_t))                       a_t = 0 where t is not active
 //! ```
 //!
@@ -25,8 +25,8 @@
 //!
 //! | form | work |
 //! |---|---|
-//! | recurrent | O(D N + S K) a token |
-//! | parallel | O(T D N + T S K) |
+//! | recurrent | O(D N + S H K) a token |
+//! | parallel | O(T D N + T S H K) |
 
 use super::{ema, prelude::*};
 
@@ -36,10 +36,10 @@ const WINDOW: f64 = 8.0;
 /// The age of a token that is not active: outside the window from the start.
 const FAR: f64 = 2.0 * WINDOW;
 
-/// Keys and values [B, S, 1, K] of the tokens so far, and how many active tokens came after each [B, S, 1, 1].
+/// Keys and values [B, S, 1, H K] of the tokens so far, and how many active tokens came after each [B, S, 1, 1].
 pub(crate) type Cache<'t> = [Var<'t>; 3];
 
-/// a [B, T, 1, K] of q, k, v [B, T, 1, K] and which tokens are active, [B, T]: 1 or 0.
+/// a [B, T, 1, H K] of q, k, v [B, T, 1, H K] and which tokens are active, [B, T]: 1 or 0.
 pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
     let ([b, t, _, width], past) = (q.dims(), cache[0].shape().at(1));
     if t == 0 {

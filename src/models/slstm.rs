@@ -43,11 +43,11 @@ use super::{
 use crate::ops::slstm::slstm_sequence;
 
 /// Hidden state h, cell c, normaliser n, stabiliser m and the weight of the past w, which is 0 before the first token and
-/// then 1: [B, D] each.
+/// then 1: [B, H K] each.
 pub(crate) type Cell<'t> = [Var<'t>; 5];
 
-/// One token: x [B, 4D], the input's part of the pre-activations of i, f, z, o with the bias, and r [4, H, K, K] to h
-/// [B, D].
+/// One token: x [B, 4 H K], the input's part of the pre-activations of i, f, z, o with the bias, and r [4, H, K, K] to
+/// h [B, H K].
 pub(crate) fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let ([h, c, n, m, w], [_, heads, k, _], [b, d]) = (*s, r.dims(), s[0].dims());
     let r = r.permute([1, 2, 0, 3]).reshape([heads, k, 4 * k]);
@@ -66,7 +66,7 @@ pub(crate) fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     h
 }
 
-/// All forms over a sequence: x [B, T, 4D] to h [B, T, D].
+/// All forms over a sequence: x [B, T, 4 H K] to h [B, T, H K].
 pub fn sequence<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || x.shape().at(1) == 0 {
         return over_time(x.shape().at(1), no_steps(s[0]), |i| step(at(x, i), r, s));

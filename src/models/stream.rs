@@ -37,9 +37,9 @@ impl<'m> Stream<'m> {
     /// The logits after one more token: one for each class.
     ///
     /// # Errors
-    /// When the token is not in the vocabulary, no position is left in a table of positions, or the model is a published
-    /// one that cannot read token by token: most carry no state, positions begin anew with every token, and the
-    /// quasi-LSTM takes whole blocks.
+    /// When the token is not in the vocabulary, no position is left in a table of positions, or the model is a
+    /// published one that cannot read token by token: most carry no state, positions begin anew with every token, and
+    /// the quasi-LSTM takes whole blocks.
     pub fn next(&mut self, token: i32) -> Result<Vec<f64>> {
         self.check(&[token])?;
         Ok(self.run(&[token], Form::Recurrent))

@@ -27,12 +27,12 @@
 //! S' = a_C S + f_C M + (Γ_C ⊙ θ K)ᵀ U,     M' = ε_C M + (E_C ⊙ θ K)ᵀ U                                             (6)
 //! ```
 //!
-//! The read's 1/√K is DeltaNet's; the paper has none. At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not
-//! the paper's, and θ is up to 1, where lucidrains' titans-pytorch has σ times 10⁻². The paper's loss is without the ½, so
+//! The read's 1/√K is DeltaNet's; the paper has none. At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are
+//! not the paper's; θ is up to 1, as by default in lucidrains' titans-pytorch. The paper's loss is without the ½, so
 //! that its θ counts twice; its letters are M for our S and S for our M. Projections are as DeltaNet's.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, η, α [B, T, H], S and M [B, H, K, V], o [B, T, H, V],
-//! y [B, T, D]; forms and their work as in [`delta_net`](super::delta_net).
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, η, α [B, T, H], S and M [B, H, K, V], o [B, T, H, V], y [B,
+//! T, D]; forms as in [`delta_net`](super::delta_net), but no kernel; A E adds C² to a step's work.
 
 use super::prelude::*;
 

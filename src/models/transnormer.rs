@@ -3,6 +3,7 @@
 //! behind blocks that attend within short stretches.
 //!
 //! ```text
+//! q_t, k_t, v_t = W_q x_t, W_k x_t, W_v x_t                              per head
 //! the first half of the blocks, DiagAttention: stretches of C = 32 tokens, one after another
 //!   a_ts = ReLU(q_t·k_s / √K),  s ≤ t in one stretch                     per head
 //! the other half, NormAttention:
@@ -15,7 +16,8 @@
 //! identity, or nothing is carried from one stretch to the next: neither half tracks a state.
 //!
 //! The root in the norm holds its ε = 1e-6; the authors add 1e-8 to the root. W_q, W_k and W_v start Xavier-uniform
-//! with gain 1/√2, W_o with gain 1.
+//! with gain 1/√2, W_o with gain 1. The authors' maps have biases, their norms are LayerNorm and a gated RMSNorm by
+//! default, and their DiagAttention's gains are all 1.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], a [B, H, T, T], y [B, T, D], S [B, H, K, V]; the stretch so
 //! far [B, S, H, K], S ≤ C.

@@ -14,10 +14,10 @@
 //! In a mini-batch of R = 16 tokens this is linear attention with values −d (the dual form of the paper): S moves by
 //! the identity. From one mini-batch to the next it is nonlinear, as d depends on S'.
 //!
-//! The carried state is S' and c', less the learned S_0 that they start from, and the sums in (1) so far. They are
-//! taken into S' and c' after the last token of a mini-batch.
+//! The carried state is S' and c', less the learned S_0 and c_0 that they start from, and the sums in (1) so far. They
+//! are taken into S' and c' after the last token of a mini-batch.
 //!
-//! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0; convolutions as torch's.
+//! At the start S_0 and all matrices are normal, of deviation 0.02; r, c_0 and biases are 0; convolutions as torch's.
 //!
 //! Shapes, per head: q, k, v, z, d, o [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, 1, K], y [B, T, D].
 //!

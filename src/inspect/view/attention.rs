@@ -88,7 +88,7 @@ pub const VIEWS: &[View] = &[
             ("h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t", "{h}"),
             ("π_t = σ((W_π1 m_t − W_π0 m_t) / e^τ)", "{pi} = σ(({sum:e W_π1 * m} − {sum:e W_π0 * m}) / exp({τ}))"),
             ("active_t = 1 where π_t > 0.5, else 0", "{active} = 1 if {pi} > 0.5, else 0"),
-            ("p_ts = softmax_s(q_t·k_s / √K)", "{a}"),
+            ("p_ts = softmax_s(q_t·k_s / √(H K))", "{a}"),
         ],
         eigenvalues: Spectrum::None,
         spectrum: "The averages have 1 − p σ(α), in (0, 1) and the same for every token; the attention has no transition.",
