@@ -42,7 +42,7 @@ HELPS = {
 REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 102, "gpt": 159, "mlstm": 164, "mamba": 161}
 # Those of arithmetic, with the flag that rounds the operands of products, and of arithmetic with brackets. All minutes are
 # beside other work.
-REPO_ARITHMETIC = {"slstm": (133, ""), "delta_net_signed": (250, " --products bf16")}
+REPO_ARITHMETIC = {"slstm": (133, ""), "delta_net": (249, " --products bf16"), "delta_net_signed": (250, " --products bf16")}
 REPO_BRACKETS = {"slstm": 130}
 RUNS = {
     "readme": (0.7, "parity"),

@@ -328,11 +328,13 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
     train.resolve(preset, task)
 }
 
-/// Leave a run before its first step.
+/// Leave a run before its first step. Its configuration comes last: where the numbers are missing that were taken, no run
+/// may begin.
 fn left(args: &Import, mut begun: Begun) -> Result<()> {
-    let dir = RunDir::create(&args.out, &begun.all, args.force)?;
+    let dir = RunDir::claim(&args.out, args.force)?;
     let files = Held::wait(&dir.of(&begun.model, begun.seed))?.begin()?;
-    files.checkpoint(&mut begun.trainer, Duration::ZERO)
+    files.checkpoint(&mut begun.trainer, Duration::ZERO)?;
+    dir.record(&begun.all)
 }
 
 pub(super) fn export(args: &Export) -> ExitCode {

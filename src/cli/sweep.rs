@@ -142,9 +142,6 @@ fn start(args: &Run) -> Result<ExitCode> {
     for warning in &plan.warnings {
         say("warning", warning);
     }
-    if args.jobs.is_some() && args.dry_run {
-        say("warning", "--jobs has no effect beside --dry-run");
-    }
     if args.profile {
         plan.check_runs()?;
         return Ok(said(plan.points.iter().try_for_each(|point| {

@@ -206,7 +206,8 @@ pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
     if matches!(own.model.positions, Positions::Rope | Positions::Sinusoidal) {
         own.model.max_len = own.model.max_len.max(len);
     }
-    let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
+    let config =
+        TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), cuda_graph: Default::default(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
     if files::is_there(&weights) {
         let about = format!("The final weights of {}, after {} steps.", of.display(), config.steps);
@@ -215,7 +216,7 @@ pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
         return Ok(Source { name, about, doubts, config, model: fresh });
     }
     if files::is_there(&saved) {
-        let (trainer, there) = checkpoint::load(&saved, &own, seed)?;
+        let (trainer, there) = checkpoint::load_on(&saved, &own, seed, &config)?;
         let about = format!("The checkpoint of {} after {} of {} steps.", of.display(), there.step, config.steps);
         let model = trainer.into_model()?;
         let doubts = not_finite(&model, &saved).into_iter().collect();

@@ -1,8 +1,9 @@
 //! Sixteen heads side by side, one in each lane of a vector: how small memories run step by step.
 //!
 //! A 4 × 4 state leaves a vector unit mostly idle. Heads and sequences are independent, so sixteen of them are
-//! transposed into [.., 16] and the recurrence is written as for one head, with [`Lane`]s for numbers. When the
-//! number of heads is no multiple of 16, the lanes left over hold zeros.
+//! transposed into [.., 16] and the recurrence is written as for one head, with [`Lane`]s for numbers. When the number
+//! of heads is no multiple of 16, the lanes left over hold zeros (or NaN, where the last head has a number that is not
+//! finite: zeros are its multiples).
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;

@@ -74,7 +74,7 @@ impl Layer {
 
     /// From x [B, T, D]: q of the new tokens, and k and v of all tokens so far, which it appends to the cache.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = self.maps.project(p, x);
+        let [q, k, v] = self.maps.project(p, x); // (q_t)
         let q = rotate(&self.rope, q, state.t);
         let (k, v) = (rotate(&self.rope, k, state.t).named("k"), v.named("v"));
         state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];

@@ -4,7 +4,7 @@
 //! q_t = SiLU(W_q x_t),  i_t = W_i x_t                                    per head
 //! γ_l = p_1 + … + p_l,  p = softmax over blocks of Γ                     for each channel; block l of L, from 0
 //! α_t = γ_l + (1 − γ_l) σ(W_f x_t),  k_t = 1 − α_t                       one for each channel of the key
-//! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs so far and 0 (1)
+//! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs and 0       (1)
 //! o_t = S_tᵀ q_t / √K                                                                                              (2)
 //! y_t = W_o RMSNorm(o_t)                                                 norm over all heads together
 //! ```

@@ -119,7 +119,7 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = self.0.project(p, x);
+        let [q, k, v] = self.0.project(p, x); // (q_t)
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
         let o = attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form); // (φ(x))
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];

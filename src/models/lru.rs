@@ -115,7 +115,7 @@ impl Layer {
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // (eq. 1) gelu(y), y = Re(C h) + D ⊙ u
-        // (W₁ g + b₁) ⊙ σ(W₂ g + b₂), both halves in one product.
+        // Both halves of the gated linear unit in one product.
         let (w, b) = (self.glu.map(|(w, _)| p[w]), self.glu.map(|(_, b)| p[b]));
         g.linear(Var::concat(&w, 0), Some(Var::concat(&b, 0))).glu()
     }

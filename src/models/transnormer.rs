@@ -113,7 +113,7 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h); // (q_t)
         let o = if self.diagonal {
             // (the first half)
             let mut so_far = [state.s[1], state.s[2]];

@@ -10,7 +10,8 @@ use crate::{
     ops::lru_scan::{Complex, mul},
 };
 
-/// The values of [`linear_scan`](super::scan::linear_scan): (h [B, T, D], the last h [B, D]).
+/// The values of [`linear_scan`](super::scan::linear_scan): (h [B, T, D], the last h [B, D]). Products of many a are
+/// numbers of the type: with |a| ≤ 1 they always are.
 #[track_caller]
 pub fn linear_scan_parallel<'t>(a: Var<'t>, b: Var<'t>, h0: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [n, steps, d] = b.dims();

@@ -191,9 +191,11 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
         sequences * passes * (tokens * 2.0 * (params + 100.0) + pairs * pair) / rate
     };
     let steps = cfg.steps as f64 * cfg.batch as f64;
+    // However little there is to multiply, a step of a layer takes its time.
+    const OF_A_LAYER: f64 = 10e-6;
     let train = Time {
         what: format!("training for {} steps of {} sequences", cfg.steps, cfg.batch),
-        seconds: work(steps, cfg.train_len, 3.0),
+        seconds: work(steps, cfg.train_len, 3.0) + cfg.steps as f64 * (cfg.model.layers + 1) as f64 * OF_A_LAYER,
         lower: "--steps or --batch",
     };
     let evaluations = match cfg.eval_every {

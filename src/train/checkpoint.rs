@@ -231,22 +231,27 @@ pub fn differs(
 /// # Errors
 /// When it cannot be read, is no checkpoint, or is that of another run; the file stays as it is.
 pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About)> {
+    load_on(path, cfg, seed, cfg)
+}
+
+/// As [`load`], with a trainer of the configuration `on`, which may be for another device.
+pub(crate) fn load_on(path: &Path, cfg: &TrainConfig, seed: u64, on: &TrainConfig) -> Result<(Trainer, About)> {
     let bytes = files::read(path, files::tensors())?;
-    let refused = |what: String| Error::format(path, format!("{what}; {REMEDY}"));
-    let broken = |what: String| refused(format!("not a checkpoint, or damaged: {what}"));
+    let broken = |what: String| Error::format(path, format!("not a checkpoint, or damaged: {what}; {REMEDY}"));
+    let another = |what: String| Error::format(path, format!("{what}; put config.toml back, or {REMEDY}"));
     let (about, tensors) = parse(&bytes).map_err(broken)?;
     if about.seed != seed {
-        return Err(refused(format!("a checkpoint of seed {}, and this is seed {seed}", about.seed)));
+        return Err(another(format!("a checkpoint of seed {}, and this is seed {seed}", about.seed)));
     }
     if let Some((key, there, here)) = differs(&about.config, &about.mixer, cfg).map_err(broken)? {
-        return Err(refused(format!("a checkpoint of another run: {key} is {there} there, and {here} here")));
+        return Err(another(format!("a checkpoint of another run: {key} is {there} there, and {here} here")));
     }
     if !is_sealed(&bytes) {
         return Err(broken("its checksum is another".into()));
     }
     check(&about, cfg).map_err(broken)?;
 
-    let mut trainer = Trainer::new(cfg, seed)?;
+    let mut trainer = Trainer::new(on, seed)?;
     let state =
         trainer.state().into_iter().map(|(name, tensor)| Ok((name.to_string(), like(&tensors, name, &tensor)?)));
     let state: HashMap<String, Tensor> = state.collect::<std::result::Result<_, String>>().map_err(broken)?;

@@ -103,7 +103,11 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// # Errors
 /// When it cannot be read, or is not TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
-    let text = files::read_text(path, files::CONFIG).map_err(|e| match e {
+    read_up_to(path, files::CONFIG)
+}
+
+fn read_up_to(path: &Path, bytes: u64) -> Result<Table> {
+    let text = files::read_text(path, bytes).map_err(|e| match e {
         Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
             Error::format(path, "does not exist; expected a TOML file, such as the config.toml of a run directory")
         }
@@ -114,7 +118,7 @@ pub(crate) fn read(path: &Path) -> Result<Table> {
 
 /// As [`read`], of a file that a run has left.
 pub(crate) fn read_run(path: &Path) -> Result<Table> {
-    read(path).map(of_run)
+    read_up_to(path, files::RECORD).map(of_run)
 }
 
 /// Bring the table of an earlier version up to date in three things. Before batches were computed in parts by default,

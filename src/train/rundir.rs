@@ -63,7 +63,9 @@ pub const RESULT: &str = "result.json";
 /// When there is such a file: one with the name of a run's file beside metrics, of an experiment's above them, or of a
 /// sweep's beside `sweep.toml`.
 pub fn check_is_no_runs_file(path: &Path) -> Result<()> {
-    let Ok(file) = fs::canonicalize(path) else { return Ok(()) };
+    // What is not there yet may be what a run writes in the end.
+    let whole = |path: &Path| Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+    let Some(file) = fs::canonicalize(path).ok().or_else(|| whole(&Path::new(".").join(path))) else { return Ok(()) };
     let (Some(name), Some(dir)) = (file.file_name().and_then(|name| name.to_str()), file.parent()) else {
         return Ok(());
     };
@@ -82,7 +84,7 @@ pub fn check_is_no_runs_file(path: &Path) -> Result<()> {
 }
 
 /// The files of an experiment that appear whole or not at all.
-const WHOLE: [&str; 3] = [CONFIG, RESULTS, TABLE];
+const WHOLE: [&str; 4] = [CONFIG, RESULTS, TABLE, MADE_BY];
 
 /// A directory that holds the runs of one experiment.
 pub struct RunDir {
@@ -98,6 +100,16 @@ impl RunDir {
     /// When it cannot be made, another process is at work in it, or it is not empty: with `force`, the runs in it are
     /// deleted, and nothing else. When there are files of these names that are no run's.
     pub fn create(path: &Path, cfg: &TrainConfig, force: bool) -> Result<RunDir> {
+        let dir = RunDir::claim(path, force)?;
+        dir.record(cfg)?;
+        Ok(dir)
+    }
+
+    /// As [`RunDir::create`], without a configuration: until it has one, it is no run's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claim(path: &Path, force: bool) -> Result<RunDir> {
         if path.exists() && !path.is_dir() {
             let why = "is a file; expected a directory, or a name for a new one";
             return Err(Error::Config(format!("--out {}: {why}", path.display())));
@@ -115,13 +127,24 @@ impl RunDir {
             let _not_at_work = above.map(Lock::exclusive).transpose()?;
             remove_runs(path)?;
         } else if entries(path)?.iter().any(|entry| !is_our_own(entry)) {
-            let what = if path.join(CONFIG).exists() { "already holds a run" } else { "is not empty" };
+            let out = path.display();
+            let what = match path.join(CONFIG).exists() {
+                true => format!("already holds a run, with which --resume {out} goes on"),
+                false => "is not empty".into(),
+            };
             let remedy = "choose another directory, or pass --force to delete the runs in this one";
-            return Err(Error::Config(format!("--out {}: {what}; {remedy}", path.display())));
+            return Err(Error::Config(format!("--out {out}: {what}; {remedy}")));
         }
         remove_unfinished(path, &WHOLE)?;
-        write(&path.join(CONFIG), cfg.to_toml()?.as_bytes())?;
         Ok(RunDir { path: path.into(), lock: Some(lock) })
+    }
+
+    /// Record the configuration.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn record(&self, cfg: &TrainConfig) -> Result<()> {
+        write(&self.path.join(CONFIG), cfg.to_toml()?.as_bytes())
     }
 
     /// A directory that holds runs, locked to go on with them, and their configuration.

@@ -69,9 +69,10 @@ impl<T: Math> Since<T> {
 const SMALL: f64 = 20.0;
 
 /// The number that each lane subtracts from its scores before their exponential: nothing where |q| |k_s| <= [`SMALL`]
-/// for all keys seen (and no shut gate is behind the last but one), else the largest score, −0 if that is 0. A lane looks only at keys that it sees. None if no lane
-/// subtracts anything. Gates make scores smaller, but not that of the last key. The score of a single key is always
-/// subtracted: its weight is then exactly 1, and the gradient of its score exactly 0.
+/// for all keys seen, and the last key's gate is not shut; else the largest score, −0 if that is 0. A lane looks only
+/// at keys that it sees. None if no lane subtracts anything. Gates make scores smaller, but not that of the last key.
+/// The score of a single key is always subtracted: its weight is then exactly 1, and the gradient of its score exactly
+/// 0.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -233,8 +234,8 @@ fn attend<T: Math, const N: usize, const GATED: bool>(
 ) {
     let (here, mut longest, mut from, mut room) = (avx512_here!(), [T::ZERO; L], 0, Room([[T::ZERO; L]; TILE]));
     let mut since = vec![Since::NONE; if GATED { p.s.div_ceil(TILE) } else { 0 }];
-    // A gate below this leaves no weight to a key before it, where no score is subtracted.
-    let shut = faint::<T>().ln() - T::of(2.0 * SMALL);
+    // A gate below this leaves to the keys before it less than a rounding of the last key's weight.
+    let shut = T::of(-2.0 * SMALL) - T::of(if size_of::<T>() == 4 { 20.0 } else { 40.0 });
     for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
         let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
         lengthen(here, &k[from..], &mut longest);

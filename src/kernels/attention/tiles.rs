@@ -100,7 +100,9 @@ fn softmax_backward<T: Math, const GATED: bool>(
                 for l in 0..L {
                     p[l] = ((p[l] - top[l]) - log[l]).decay();
                     p[l] = if GATED && p[l] < faint() { T::ZERO } else { p[l] };
-                    dx[l] = if p[l] == T::ONE { T::ZERO } else { p[l] * (dx[l] - delta[l]) };
+                    // What is hidden has a weight of 0, and its value may be NaN.
+                    let none = p[l] == T::ONE || p[l] == T::ZERO;
+                    dx[l] = if none { T::ZERO } else { p[l] * (dx[l] - delta[l]) };
                 }
             }
             put(x, 0, w, t, p, false);
@@ -262,6 +264,27 @@ fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my
     masked_gemm(cpu, Products::F32, (p, mp), (&own, Mat::new(all, mv.cols, mv.cols)), (y, my), false, sees);
 }
 
+/// dq (+)= scale dX K. As in [`values`], a key that is not finite reaches only the queries that see it.
+fn queries<T: Math>(
+    cpu: &Cpu,
+    scale: T,
+    (dx, mdx): (&[T], Mat),
+    (k, mk): (&[T], Mat),
+    (dq, mdq): (&mut [T], Mat),
+    acc: bool,
+) {
+    let (n, all) = (mdq.rows, mk.rows);
+    if (all - n..all).all(|s| all_finite(&k[s * mk.rs..][..mk.cols])) {
+        return gemm(scale, (dx, mdx), (k, mk), (dq, mdq), acc);
+    }
+    let mut own = cpu.temp::<T>(all * mk.cols);
+    for (s, row) in own.chunks_exact_mut(mk.cols).enumerate() {
+        row.iter_mut().zip(&k[s * mk.rs..]).for_each(|(own, &k)| *own = scale * k);
+    }
+    let sees = |s: usize| (s + n).saturating_sub(all)..n;
+    masked_gemm(cpu, Products::F32, (dx, mdx), (&own, Mat::new(all, mk.cols, mk.cols)), (dq, mdq), acc, sees);
+}
+
 /// Writes the gradients of q, k, v and the gates, or adds them.
 pub fn backward<T: Math>(
     cpu: &Cpu,
@@ -311,7 +334,7 @@ pub fn backward<T: Math>(
                 None => softmax_backward::<T, false>(first, w, [&top, &log, &delta], a, g),
             }
             gates.iter_mut().for_each(|(_, sums)| add_crossing(seen - n, n, w, g, sums));
-            gemm(p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, at), dq.1);
+            queries(cpu, p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, at), dq.1);
             gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, past), dk.1);
             gemm(T::ONE, (a, mx), (gy, my), p.values().view_mut(dv.0, past), dv.1);
         }
