@@ -265,6 +265,11 @@ fn seed(args: &Inspect, spec: &str) -> u64 {
 fn check_out(args: &Inspect) -> Result<()> {
     let out = &args.out;
     let data = || ["json", "safetensors"].into_iter().filter(|_| args.json).chain(args.graph.then_some("dot"));
+    if let Some(ending) = data().find(|ending| out.extension().is_some_and(|own| own == *ending)) {
+        let what =
+            format!("names the page, and the data goes into a file .{ending} beside it; expected a name as page.html");
+        return Err(Error::Config(format!("--out {}: {what}", out.display())));
+    }
     let parent = out.parent().filter(|p| !p.as_os_str().is_empty());
     if out.is_dir() {
         return Err(Error::Config(format!("--out {}: is a directory; expected a file, as page.html", out.display())));

@@ -50,10 +50,8 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
         place.refuses(line, &["--out link.safetensors: belongs to a run"]);
     }
     // What stands behind a dot of a page's name belongs to it.
-    for page in ["lr0.1", "a.json"] {
-        place.prints(&format!("inspect --checkpoint run --len 4 --out {page} --json"));
-        assert!(["", ".json", ".safetensors"].iter().all(|ending| place.at(&format!("{page}{ending}")).exists()));
-    }
+    place.prints("inspect --checkpoint run --len 4 --out lr0.1 --json");
+    assert!(["lr0.1", "lr0.1.json", "lr0.1.safetensors"].iter().all(|name| place.at(name).exists()));
 
     // A configuration may set the seed of what is new.
     let seeded = place.write("seeded.toml", "seed = 5\n");
@@ -139,6 +137,22 @@ fn what_cannot_be_is_refused_and_nothing_is_written() {
         assert_eq!(after.len(), before.len(), "{line}");
     }
     assert_eq!(fs::read(place.at("not_ours.safetensors")).unwrap(), fs::read(&gla).unwrap());
+}
+
+/// A run that began from other numbers than those that were taken would not be told from the right one.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_import_that_is_cut_off_leaves_no_run() {
+    let place = Place::new();
+    let line =
+        format!("import {} --from fla --models gla --prefix layers.{{}}. --out run", fixture("fla_gla").path.display());
+    // No file may be longer than two kilobytes: the configuration is shorter, and the numbers are not.
+    let script = format!("ulimit -f 2; exec {} {line}", env!("CARGO_BIN_EXE_tapezoo"));
+    let cut = std::process::Command::new("bash").args(["-c", &script]).current_dir(place.0.path()).output().unwrap();
+    assert!(!cut.status.success() && place.at("run").is_dir(), "{cut:?}");
+    place.refuses("train --resume run", &["run", "config.toml"]);
+    place.prints(&format!("{line} --force"));
+    place.prints("inspect --checkpoint run --len 4");
 }
 
 #[test]
