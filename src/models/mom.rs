@@ -34,7 +34,7 @@ const TOPK: usize = 2;
 /// memories; the others get every token.
 pub type Inputs<'t> = [Var<'t>; 6];
 
-/// o [B, T, H, V] and the last S [B, M H, K, V].
+/// o [B, T, H, V] and the last S [B, M H, K, V]. Masks multiply here: g and the router's logits have to be finite.
 pub fn read<'t>(
     [q, k, v, beta, g, router]: Inputs<'t>,
     topk: usize,
@@ -43,8 +43,6 @@ pub fn read<'t>(
     form: Form,
 ) -> (Var<'t>, Var<'t>) {
     let ([b, t, m, h, n], width, chosen) = (k.dims(), v.shape().last(), router.shape().last());
-    // Masks multiply here. The exponential of the least number is 0, as that of −∞.
-    let (g, router) = (finite(g), finite(router));
     let kept = largest(router, topk);
     let weight = router.softmax() * kept; // (ω_t)
     let weight = weight / weight.sum_axis(2, true); // (ω_t)

@@ -12,7 +12,7 @@ use crate::{
         Form, based, ema, fox, gsa, hedgehog, hopfield, lmu, log_linear, lssl, memories, mesa, mom, ngram, path, s4d,
         titans, ttt,
     },
-    ops::norm::HeadNorm,
+    ops::{norm::HeadNorm, words::finite},
 };
 
 const QKV: &[(&str, &str)] = &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV")];
@@ -257,7 +257,9 @@ pub const SPECS: &[Spec] = &[
                 return Err(f.bad(format!("attribute 'topk' is {topk}: 'in.router' has shape {shape}")));
             }
             Ok(forms(&SCANS, move |x, form| {
-                let inputs = ["q", "k", "v", "beta", "g", "router"].map(|n| x[n]);
+                // The exponential of the least number is 0, as that of −∞.
+                let [q, k, v, beta, g, router] = ["q", "k", "v", "beta", "g", "router"].map(|n| x[n]);
+                let inputs = [q, k, v, beta, finite(g), finite(router)];
                 let ([b, _, m, h, k], v) = (x["k"].dims(), x["v"].shape().last());
                 let s = x.tape.full([b, m * h, k, v], x.dtype, 0.0);
                 vec![("o", mom::read(inputs, topk, s, scale, form).0)]
