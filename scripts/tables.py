@@ -43,7 +43,7 @@ REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 1
 # Those of arithmetic, with the flag that rounds the operands of products, and of arithmetic with brackets. All minutes are
 # beside other work.
 REPO_ARITHMETIC = {"slstm": (133, ""), "delta_net": (249, " --products bf16"), "delta_net_signed": (250, " --products bf16")}
-REPO_BRACKETS = {"slstm": 130}
+REPO_BRACKETS = {"slstm": (130, ""), "delta_net_signed": (250, " --products bf16")}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
@@ -57,8 +57,8 @@ RUNS = {
     **{f"state-repo-{m}": (minutes, f"state-tracking --task parity --preset repo --models {m} --eval-every 5000") for m, minutes in REPO.items()},
     **{f"state-repo-arithmetic-{m}": (minutes, f"state-tracking --task modular_arithmetic --preset repo --models {m}{products} --eval-every 20000")
        for m, (minutes, products) in REPO_ARITHMETIC.items()},
-    **{f"state-repo-brackets-{m}": (minutes, f"state-tracking --task modular_arithmetic_with_brackets --preset repo --models {m} --eval-every 20000")
-       for m, minutes in REPO_BRACKETS.items()},
+    **{f"state-repo-brackets-{m}": (minutes, f"state-tracking --task modular_arithmetic_with_brackets --preset repo --models {m}{products} --eval-every 20000")
+       for m, (minutes, products) in REPO_BRACKETS.items()},
     "state-parity": (16, "state-tracking --task parity --preset reduced --seeds 3"),
     "state-smoothing": (8.5, "state-tracking --config configs/state_tracking/parity-smoothing.toml"),
     **{f"state-helped-{m}-{i}": (2, command + help) for m, command in PARITY_HELPED.items() for i, help in enumerate(PARITY_HELPS.values())},
