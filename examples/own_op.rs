@@ -15,9 +15,9 @@ fn softcap_by_formula(x: Var<'_>, cap: f64) -> Var<'_> {
     x / ((x * (1.0 / cap)).square() + 1.0).sqrt()
 }
 
-/// y = x / √(1 + (x / c)²), element by element: x where it is small, and never beyond ±c, as long
-/// as x / c has a square (in single precision, up to 1e19). As an op it has a name in errors and in profiles, and may have
-/// a kernel: one pass over memory instead of five.
+/// y = x / √(1 + (x / c)²), element by element: x where it is small, and never beyond ±c, as long as x / c has a square
+/// (in single precision, up to 1e19). As an op it has a name in errors and in profiles, and may have a kernel: one pass
+/// over memory instead of five.
 struct Softcap {
     cap: f64,
 }

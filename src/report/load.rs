@@ -161,7 +161,7 @@ fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
 /// One run directory.
 fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
     let path = dir.join(CONFIG);
-    let text = files::read_text(&path, files::CONFIG)?;
+    let text = files::read_text(&path, files::RECORD)?;
     let config: Table = text.parse().map_err(|e: toml::de::Error| Error::format(&path, e.to_string().trim_end()))?;
     rundir::check_recorded(&path, &config)?;
     // Keys that earlier versions left out stand for what later ones write.

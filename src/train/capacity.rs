@@ -191,7 +191,7 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
         sequences * passes * (tokens * 2.0 * (params + 100.0) + pairs * pair) / rate
     };
     let steps = cfg.steps as f64 * cfg.batch as f64;
-    // However little there is to multiply, a step of a layer takes its time.
+    // However little there is to multiply, a step of a layer takes its time: 6 µs of an LSTM, 15 of DeltaNet and Mamba.
     const OF_A_LAYER: f64 = 10e-6;
     let train = Time {
         what: format!("training for {} steps of {} sequences", cfg.steps, cfg.batch),

@@ -74,8 +74,7 @@ pub fn check_is_no_runs_file(path: &Path) -> Result<()> {
     let belongs = match name {
         METRICS | WEIGHTS | CHECKPOINT | RESULT => beside(METRICS),
         CONFIG | RESULTS | TABLE | MADE_BY => beside(MADE_BY) || above_metrics(),
-        SWEEP => true,
-        name => name.starts_with("summary.") && beside(SWEEP),
+        name => (name == SWEEP || name.starts_with("summary.")) && beside(SWEEP),
     };
     if belongs {
         return Err(Error::Config(format!("--out {}: belongs to a run; choose another name", path.display())));

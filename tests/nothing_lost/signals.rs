@@ -1,6 +1,10 @@
 //! A signal ends the program soon, and what was learned is saved.
 
-use crate::{LONG, program::Place, says, signalled, wait_for};
+use crate::{
+    LONG,
+    program::{Place, Ran},
+    says, signalled, wait_for,
+};
 use std::{
     fs,
     process::{Child, Command, Stdio},
@@ -45,6 +49,27 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     thread::sleep(Duration::from_millis(700));
     let (status, _, said, _) = signalled(child, "-TERM");
     assert!(status == Some(143) && !said.contains("error"), "{status:?}: {said}");
+}
+
+/// A run of a device is looked at where the device is not: here the emulator, which no compiler can make.
+#[test]
+fn a_checkpoint_of_a_device_is_looked_at_without_it() {
+    let place = Place::new();
+    if place.run(&format!("parity {} --device emulated", LONG.replace("1000000", "1"))).status != Some(0) {
+        return eprintln!("SKIPPED: there is no emulator");
+    }
+    let mut child = place.start(&format!("{LONG} --device emulated --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
+    assert_eq!(signalled(child, "-TERM").0, Some(143));
+    let without = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapezoo"));
+        command.args(line.split(' ')).current_dir(place.0.path());
+        Ran::of(command.env("CXX", "/nowhere").env("XDG_CACHE_HOME", place.at("empty")).output().unwrap())
+    };
+    let ran = without("parity --resume run");
+    assert_eq!(ran.status, Some(2), "the emulator is there: {}", ran.stderr);
+    let ran = without("inspect --checkpoint run --len 4");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
 }
 
 /// `timeout` signals its child, and then the child's group: one request in two signals.

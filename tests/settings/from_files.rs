@@ -50,6 +50,21 @@ fn weights_that_are_not_finite_or_of_nobody_are_said() {
     place.refuses("inspect --checkpoint run", &["weights.safetensors", "'norm.w' occurs twice"]);
 }
 
+/// Of a text in many files a run records each: its configuration may be larger than one that a person writes.
+#[test]
+fn a_long_record_of_a_run_is_read_by_every_program() {
+    let place = Place::new();
+    place.prints(&format!("parity {SMALL} --out run"));
+    let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
+    place.write("run/config.toml", config + &"# a line like many others\n".repeat(60_000));
+    contains(place.run("parity --resume run").stderr, "nothing left to do");
+    for line in
+        ["report run", "inspect --checkpoint run --len 4", "export run --to torch --prefix a.{} --out a.safetensors"]
+    {
+        place.prints(line);
+    }
+}
+
 /// What a flag says for all models is recorded, where the preset has a value of its own for one of them.
 #[test]
 fn a_flag_over_a_preset_is_recorded_and_scores_keep_their_order() {

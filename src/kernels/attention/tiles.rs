@@ -242,47 +242,33 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops
             }
             tops[i * d.t + t0..][..n].copy_from_slice(&top[..n]);
             logs(&sum, &mut ln_sums[i * d.t + t0..][..n]);
-            values(cpu, (a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
+            rows_seen(cpu, T::ONE, (a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)), false);
             divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, at, o);
         }
     }
 }
 
-/// y = P V. The last queries do not see each other's later values: where such a value is not finite, only the queries
-/// that see it get it.
-fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my): (&mut [T], Mat)) {
-    let (n, all) = (my.rows, mv.rows);
-    if (all - n..all).all(|s| all_finite(&v[s * mv.rs..][..mv.cols])) {
-        return gemm(T::ONE, (p, mp), (v, mv), (y, my), false);
-    }
-    let mut own = cpu.temp::<T>(all * mv.cols);
-    for (s, row) in own.chunks_exact_mut(mv.cols).enumerate() {
-        row.copy_from_slice(&v[s * mv.rs..][..mv.cols]);
-    }
-    let sees = |s: usize| (s + n).saturating_sub(all)..n;
-    masked_gemm(cpu, Products::F32, (p, mp), (&own, Mat::new(all, mv.cols, mv.cols)), (y, my), false, sees);
-}
-
-/// dq (+)= scale dX K. As in [`values`], a key that is not finite reaches only the queries that see it.
-fn queries<T: Math>(
+/// y (+)= scale A X, of A [n, S] and a row of X [S, ..] for each key, as o of the values and dq of the keys. The last
+/// queries do not see each other's later keys: where such a row is not finite, only the queries that see it get it.
+fn rows_seen<T: Math>(
     cpu: &Cpu,
     scale: T,
-    (dx, mdx): (&[T], Mat),
-    (k, mk): (&[T], Mat),
-    (dq, mdq): (&mut [T], Mat),
+    (a, ma): (&[T], Mat),
+    (x, mx): (&[T], Mat),
+    (y, my): (&mut [T], Mat),
     acc: bool,
 ) {
-    let (n, all) = (mdq.rows, mk.rows);
-    if (all - n..all).all(|s| all_finite(&k[s * mk.rs..][..mk.cols])) {
-        return gemm(scale, (dx, mdx), (k, mk), (dq, mdq), acc);
+    let (n, all) = (my.rows, mx.rows);
+    if (all - n..all).all(|s| all_finite(&x[s * mx.rs..][..mx.cols])) {
+        return gemm(scale, (a, ma), (x, mx), (y, my), acc);
     }
-    let mut own = cpu.temp::<T>(all * mk.cols);
-    for (s, row) in own.chunks_exact_mut(mk.cols).enumerate() {
-        row.iter_mut().zip(&k[s * mk.rs..]).for_each(|(own, &k)| *own = scale * k);
+    let mut own = cpu.temp::<T>(all * mx.cols);
+    for (s, row) in own.chunks_exact_mut(mx.cols).enumerate() {
+        row.iter_mut().zip(&x[s * mx.rs..]).for_each(|(own, &x)| *own = scale * x);
     }
     let sees = |s: usize| (s + n).saturating_sub(all)..n;
-    masked_gemm(cpu, Products::F32, (dx, mdx), (&own, Mat::new(all, mk.cols, mk.cols)), (dq, mdq), acc, sees);
+    masked_gemm(cpu, Products::F32, (a, ma), (&own, Mat::new(all, mx.cols, mx.cols)), (y, my), acc, sees);
 }
 
 /// Writes the gradients of q, k, v and the gates, or adds them.
@@ -334,7 +320,7 @@ pub fn backward<T: Math>(
                 None => softmax_backward::<T, false>(first, w, [&top, &log, &delta], a, g),
             }
             gates.iter_mut().for_each(|(_, sums)| add_crossing(seen - n, n, w, g, sums));
-            queries(cpu, p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, at), dq.1);
+            rows_seen(cpu, p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, at), dq.1);
             gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, past), dk.1);
             gemm(T::ONE, (a, mx), (gy, my), p.values().view_mut(dv.0, past), dv.1);
         }
