@@ -227,7 +227,8 @@ struct Machine {
     /// The precision: f32 to train, f64 to check; bf16 to train on a CUDA device, with f32 weights behind it.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
-    /// The type that operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
+    /// The type that operands of matrix products are rounded to on the CPU: f32, not at all; bf16, which may be
+    /// faster in wide models [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
     #[command(flatten)]

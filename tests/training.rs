@@ -436,6 +436,9 @@ fn a_table_fits_a_narrow_terminal_and_says_when_a_number_is_perfect() {
         (RunReport { wall_s: 8.5, ..report(1.0) }, RunReport { error: Some("no".into()), ..report(1.0) });
     let both = table::text(&cfg, &[took, failed]);
     assert!(both.contains(" 8.5"), "{both}");
+    // A slow run makes some steps in a second, and not 0 of them.
+    let slow = table::text(&cfg, &[RunReport { steps_per_s: 0.4, ..report(1.0) }]);
+    assert!(slow.contains(" 0.40 "), "{slow}");
 }
 
 #[test]

@@ -172,7 +172,7 @@ pub fn code(file_of: &File, ranges: &[RangeInclusive<usize>]) -> Markup {
                     span.gutter { @for row in computed(i + 1) {
                         a.back href={ "#" (eq) (row + 1) } title=(file_of.rows[row].text)
                             aria-label={ "computes " (file_of.rows[row].text) } {
-                            (file_of.rows[row].label(row).unwrap_or_default().trim_matches(['(', ')']).trim_start_matches("eq. "))
+                            (file_of.rows[row].label(row).unwrap_or("·".into()).trim_matches(['(', ')']).trim_start_matches("eq. "))
                         }
                     } }
                     @let (code, comment) = lines[i].find("//").map_or((lines[i], ""), |at| lines[i].split_at(at));

@@ -7,7 +7,8 @@ function make(name, attributes, ...children) {
   node.append(...children);
   return node;
 }
-const percent = x => `${(100 * x).toFixed(1)} %`;
+// Only what is perfect reads 100.0 %.
+const percent = x => `${(x < 1 ? Math.min(99.9, 100 * x) : 100).toFixed(1)} %`;
 const largest = data => data.reduce((most, x) => Number.isFinite(x) ? Math.max(most, Math.abs(x)) : most, 0);
 
 // A model in its panel. `controls` tells what the reader has chosen.
@@ -243,7 +244,7 @@ async function startLab() {
   // Of two models only the parent may have the switch.
   const offer = () => { if ($('signed')) $('signed').parentElement.hidden = !places.some(place => !place.hidden && 'signed' in place.dataset); };
   offer();
-  $('seed').addEventListener('change', restart);
+  $('seed').addEventListener('change', () => { $('seed').value = controls.seed(); restart(); });
   $('beside')?.addEventListener('change', async () => {
     places[1].hidden = !$('beside').checked;
     form.classList.toggle('two', $('beside').checked);

@@ -8,7 +8,7 @@ function svg(name, attributes = {}, ...children) {
 }
 const bits = { '0': true, '1': true }, writes = { a: [0, 1], b: [1, 1], A: [0, -1], B: [1, -1] };
 const tidy = x => String(Math.round(x * 1000) / 1000).replace('-', '−');
-const side = x => Math.abs(x) < 0.01 ? 'nothing is left to tell' : x > 0 ? 'even' : 'odd';
+const side = x => Math.abs(x) < 0.01 ? 'nothing is left to tell' : x > 0 ? 'on the side of even' : 'on the side of odd';
 const towards = (state, token, beta) => {
   const [key, value] = writes[token];
   return state.map((x, i) => i === key ? x + beta * (value - x) : x);

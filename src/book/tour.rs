@@ -196,7 +196,7 @@ fn set(i: usize, stop: &Stop) -> Markup {
                 div.controls {
                     label {
                         "tokens "
-                        input type="text" value=(stop.tokens) autocomplete="off" autocapitalize="off" spellcheck="false"
+                        input type="text" value=(stop.tokens) maxlength="200" autocomplete="off" autocapitalize="off" spellcheck="false"
                             aria-describedby={ "a-" (n) };
                     }
                     button.step type="button" { "Step" }

@@ -1,8 +1,9 @@
 // Figures. Each is an element with a function `update` that draws the selected step.
 
-// A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
-// is framed, `say(r, c)` names a cell, `labels` stand below the columns. With `overTime` a column is a step, and a line marks the selected one. A heat map with
-// a `key` does not depend on the step and is painted once.
+// A heat map: `of(t)` gives { rows, columns, at, most, later }, `pick(r, c)` is called on a click, `marked()` is the cell that
+// is framed, `say(r, c)` names a cell, `labels` stand below the columns. A cell that `later(r, c)` is true of has no
+// number yet. With `overTime` a column is a step, and a line marks the selected one. A heat map with a `key` does not
+// depend on the step and is painted once.
 function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName, labels = [] }) {
   const canvas = el('canvas', { role: 'img', 'aria-label': label });
   const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
@@ -18,11 +19,23 @@ function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, qu
     const part = (x, from, length, n) => Math.max(0, Math.min(n - 1, Math.floor((x - from) / length * n)));
     return [part(event.clientY, area.top, area.height, shown.rows), part(event.clientX, area.left, area.width, shown.columns)];
   };
-  const tell = (r, c) => { readout.textContent = `${say(r, c)} = ${short(shown.at(r, c))}`; };
+  const tell = (r, c) => { readout.textContent = `${say(r, c)} ${shown.later?.(r, c) ? 'comes later' : `= ${short(shown.at(r, c))}`}`; };
   const rest = () => { const cell = marked && marked(); if (cell) tell(...cell); else readout.textContent = '\u00a0'; };
   canvas.addEventListener('pointermove', e => tell(...cellAt(e)));
   canvas.addEventListener('pointerleave', rest);
   canvas.addEventListener('click', e => { pick(...cellAt(e)); });
+  // By keys, but over time, where the arrows choose the step as everywhere.
+  if (!overTime) {
+    canvas.tabIndex = 0;
+    canvas.addEventListener('keydown', e => {
+      const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
+      if (!by || e.altKey || e.ctrlKey || e.metaKey) return;
+      e.preventDefault();
+      e.stopPropagation();
+      const [r, c] = (marked && marked()) ?? [0, 0], within = (x, n) => Math.max(0, Math.min(n - 1, x));
+      pick(within(r + by[0], shown.rows), within(c + by[1], shown.columns));
+    });
+  }
   return {
     figure,
     update() {

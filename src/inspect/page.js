@@ -140,18 +140,22 @@ const apart = q => ['p', 'h', 'm'].filter(l => q.axes.includes(l) && (l !== 'm' 
 function plane(run, q) {
   const rest = [...q.axes].filter(l => !apart(q).includes(l));
   const [a, b] = rest.length === 2 ? rest : [undefined, rest[0]];
-  return a && size(run, a) > 2 * size(run, b) ? [b, a] : [a, b];
+  return a && own(run, q, a) > 2 * own(run, q, b) ? [b, a] : [a, b];
 }
 
 // Every head and factor of a quantity: an index for each of their letters.
 function pages(run, q) {
-  return apart(q).reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  return apart(q).reduce((all, l) => all.flatMap(o => Array.from({ length: own(run, q, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
 }
 // The figures of a quantity, a row of heads for each factor of a product.
 function byFactor(run, q) {
   const all = pages(run, q), rows = [...new Set(all.map(o => o.p))];
   return rows.map(p => row(all.filter(o => o.p === p).map(o => map(run, q, o))));
 }
+// The size of a letter's axis in a quantity, and the selected index in it. Where the axis is shorter than that of others,
+// its elements serve again and again.
+const own = (run, q, letter) => tensorOf(run, q.name).shape[q.axes.indexOf(letter)];
+const here = (run, q, letter) => sel[letter] < own(run, q, letter) ? sel[letter] : index(run, letter, {}) % own(run, q, letter);
 const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', ');
 
 // A heat map of a quantity at this step, for one head; with `change`, its change by this step.
@@ -169,13 +173,13 @@ function map(run, q, over, change) {
   };
   const cell = (r, c) => ({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) });
   const named = (r, c) => (change ? 'Δ' : '') + cellName(q, cell(r, c));
-  const on = () => Object.entries(over).every(([l, x]) => index(run, l, {}) === x);
+  const on = () => Object.entries(over).every(([l, x]) => here(run, q, l) === x);
   return heatMap({
     label: `${change ? 'Δ' : ''}${q.symbol}${Object.keys(over).length ? ', ' + pageName(over) : ''}`, quantityName: q.name,
-    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at: at(), most: reach(tensorOf(run, q.name)) }),
+    of: () => ({ rows: down ? own(run, q, down) : 1, columns: across ? own(run, q, across) : 1, at: at(), most: reach(tensorOf(run, q.name)) }),
     pick: (r, c) => choose(cell(r, c)),
-    marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
-    say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
+    marked: () => on() ? [down ? here(run, q, down) : 0, across ? here(run, q, across) : 0] : null,
+    say: named, cell: across && own(run, q, across) <= 16 ? Math.min(18, 230 / own(run, q, across)) : 18,
   });
 }
 
@@ -194,7 +198,7 @@ function mapOverTime(run, q) {
     label: `${q.symbol} over time`, overTime: true, quantityName: q.name,
     of: () => ({ key: `${sel.layer}`, rows: rows.length, columns: T, at: (r, t) => flat(run, q, t, r), most: reach(tensorOf(run, q.name)) }),
     pick: (r, t) => { Object.assign(sel, rows[r]); go(t); },
-    marked: () => [rows.findIndex(o => Object.entries(o).every(([l, x]) => index(run, l, {}) === x)), sel.t],
+    marked: () => [rows.findIndex(o => Object.entries(o).every(([l, x]) => here(run, q, l) === x)), sel.t],
     say: (r, t) => `${cellName(q, rows[r])} at step ${t + 1}`,
   });
 }
@@ -213,8 +217,8 @@ function overTime(run, q, { title = q.symbol, name } = {}) {
 // An axis for a quantity, the same for both runs: from 0 to 1 or −1 to 1 if all its elements lie there.
 function bounds(run, name) {
   let lo = Infinity, hi = -Infinity;
-  for (const r of D.runs.filter(r => r.mixer === run.mixer)) {
-    for (const x of numbers(tensorOf(r, name))) { if (x < lo) lo = x; if (x > hi && x < Infinity) hi = x; }
+  for (const r of D.runs.filter(r => r.mixer === run.mixer && tensorOf(r, name))) {
+    for (const x of numbers(tensorOf(r, name))) { if (x < lo && x > -Infinity) lo = x; if (x > hi && x < Infinity) hi = x; }
   }
   if (lo >= -1e-6 && hi <= 1 + 1e-6) return [0, 1];
   if (lo >= -1 - 1e-6 && hi <= 1 + 1e-6) return [-1, 1];
@@ -322,14 +326,14 @@ function attention(run, q) {
   };
   const now = o => heatMap({
     label: [q.symbol, pageName(o)].filter(x => x).join(', '), quantityName: q.name, overTime: false, cell: 18,
-    of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => at(o)(sel.t, s) }),
+    of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => at(o)(sel.t, s), later: (_, s) => s > sel.t }),
     pick: (_, s) => choose({ ...o, s }), marked: () => o.h === undefined || index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
     say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`, labels: T <= 40 ? D.tokens : [],
   });
   const all = o => heatMap({
     label: ['all rows', pageName(o)].filter(x => x).join(', '), quantityName: q.name,
     cell: T <= 24 ? 14 : Math.max(1, 260 / T), labels: T <= 24 ? D.tokens : [],
-    of: () => ({ key: `${sel.layer}`, rows: T, columns: T, most: 1, at: at(o) }),
+    of: () => ({ key: `${sel.layer}`, rows: T, columns: T, most: 1, at: at(o), later: (t, s) => s > t }),
     pick: (t, s) => { Object.assign(sel, o, { s }); go(t); }, marked: () => [sel.t, index(run, 's', {})],
     say: (t, s) => `step ${t + 1} (${D.tokens[t]}) to token ${s + 1} (${D.tokens[s]})`,
   });
@@ -369,7 +373,7 @@ function build() {
 
 document.addEventListener('keydown', e => {
   if (e.altKey || e.ctrlKey || e.metaKey) return;
-  if (e.target.closest?.('input, pre')) return; // the slider and what scrolls have keys of their own
+  if (e.target.closest?.('input, pre, dt')) return; // the slider and what scrolls have keys of their own
   if (e.key === ' ' && !e.target.closest?.('button, summary')) { e.preventDefault(); play(); return; }
   const to = { ArrowRight: sel.t + 1, ArrowLeft: sel.t - 1, Home: 0, End: T - 1 }[e.key];
   if (to !== undefined) { e.preventDefault(); go(to); }

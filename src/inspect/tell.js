@@ -98,11 +98,11 @@ function inWords(run) {
       const layer = Math.min(sel.layer, run.layers.length - 1), most = largestChange(run, layer, sel.t);
       const gates = run.quantities.filter(q => q.role === 'gate' && tensorOf(run, q.name)).slice(0, 3)
         .map(q => `${q.symbol} = ${short(value(run, q.name, sel.t))}`);
-      const cell = most && el('button', { type: 'button', class: 'cell', onclick: () => choose(most.over) }, cellName(most.q, most.over));
+      const cell = most && el('button', { type: 'button', class: 'cell', onclick: () => { choose(most.over); line.querySelector('.cell')?.focus(); } }, cellName(most.q, most.over));
       const indices = most && [...most.q.axes].map(letter => LETTERS[letter]).join(', ');
       const read = readMost(run, layer, sel.t, index(run, 'h', {})).slice(0, 2);
       const reads = read.map(({ s, p }) => `token ${s + 1} (${D.tokens[s]}) with weight ${short(p)}`).join(', and ');
-      line.replaceChildren(...[`Token `, el('b', {}, D.tokens[sel.t]), ' at step ', String(sel.t + 1), ': ',
+      line.replaceChildren(...[sel.layer > layer ? `Block ${layer + 1}, the last of this run. ` : '', `Token `, el('b', {}, D.tokens[sel.t]), ' at step ', String(sel.t + 1), ': ',
         gates.length ? `${gates.join(', ')}. ` : '', transitionInWords(run), transitionInWords(run) ? ' ' : '',
         reads ? `${size(run, 'h') ? `Head ${index(run, 'h', {}) + 1}` : 'It'} reads most of ${reads}. ` : '',
         ...(most && most.by > 1e-3 ? ['Most changes ', cell, ` (${indices}), from ${short(most.from)} to ${short(most.to)}.`] : most ? ['No state changes much.'] : [])]);

@@ -12,7 +12,7 @@ use crate::{
     tasks::{Len, less_is_better},
     train::{
         sweep::{Group, Row},
-        table::{PERFECT, better, deviation, mean, number, plus_minus},
+        table::{PERFECT, better, deviation, mean, number, plus_minus, rate},
     },
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -288,7 +288,7 @@ fn costs(s: &Section) -> Markup {
                     td { (cost.map_or("–".into(), |c| c.params.to_string())) }
                     td.text { (cost.map_or("–".into(), |c| clean(&c.form))) }
                     td.text { (cost.map_or("–".into(), |c| clean(&c.device))) }
-                    td { (number(of(one, |c| c.steps_per_s), 0)) }
+                    td { (of(one, |c| c.steps_per_s).map_or("–".into(), rate)) }
                     td { (number(of(one, |c| c.wall_s), 1)) }
                     td { (whole) @if whole < one.runs.len() { " of " (one.runs.len()) } }
                 }

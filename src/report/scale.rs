@@ -45,12 +45,17 @@ impl Axis {
         Axis { scale: Scale::Linear, lo, hi, ticks: (first..=last).map(tick).collect() }
     }
 
-    /// From `lo` to `hi`, both above 0, with ticks at powers of ten, or at 1, 2 and 5 times those of a short axis.
+    /// From `lo` to `hi`, both above 0, with ticks at powers of ten, at 1, 2 and 5 times those of a short axis, and at more
+    /// multiples of one that is shorter than a decade, so that it has two ticks from a ratio of 2.25 on.
     pub fn log(lo: f64, hi: f64) -> Axis {
         let hi = if hi > lo { hi } else { lo * 10.0 };
         let (first, last) = (lo.log10().floor() as i32, hi.log10().ceil() as i32);
         let decades = (hi / lo).log10();
-        let of: &[f64] = if decades < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let of: &[f64] = match decades {
+            ..1.0 => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0],
+            1.0..2.0 => &[1.0, 2.0, 5.0],
+            _ => &[1.0],
+        };
         let every = ((decades / 6.0).ceil() as i32).max(1);
         let ticks = (first..=last).filter(|p| p.rem_euclid(every) == 0).flat_map(|p| of.iter().map(move |m| (*m, p)));
         // The text of 5e-3 reads back as the nearest number; a product would be off by a rounding.
@@ -97,7 +102,7 @@ fn thousands(x: f64) -> String {
 /// m times ten to the p: in full where that is short.
 fn power(x: f64, m: f64, p: i32) -> String {
     if (-3..=4).contains(&p) {
-        return if p >= 0 { thousands(x) } else { format!("{x}") };
+        return if p >= 0 && x.fract() == 0.0 { thousands(x) } else { format!("{x}") };
     }
     let raised = |c: char| match c {
         '-' => '⁻',

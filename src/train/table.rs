@@ -145,7 +145,7 @@ fn block(
         );
         let cost = |what: &&str| match *what {
             "params" => row.runs[0].params.to_string(),
-            "steps/s" => mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}")),
+            "steps/s" => mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), rate),
             _ => mean(&row.each(|r| Some(r.wall_s))).map_or("-".into(), |x| format!("{x:.1}")),
         };
         text.extend(costs.iter().map(|what| format!(" {:>1$}", cost(what), COST - 1)));
@@ -173,6 +173,11 @@ fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
         (one, _) => one.unwrap_or(cfg.steps).to_string(),
     };
     format!("{task}; T={train_len}, {steps} steps, batch {batch}, {seeds}, {} on {device}\n", cfg.dtype)
+}
+
+/// Steps in a second: a whole number, or of a slow run two decimals.
+pub(crate) fn rate(steps_per_s: f64) -> String {
+    format!("{steps_per_s:.*}", if steps_per_s < 10.0 { 2 } else { 0 })
 }
 
 pub(crate) fn mean(x: &[f64]) -> Option<f64> {

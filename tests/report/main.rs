@@ -250,6 +250,12 @@ fn axes_are_marked_at_nice_numbers() {
     assert_eq!(labels(&Axis::linear(-0.1, 1.0, 6)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
     assert_eq!(labels(&Axis::log(2e-6, 0.9)), ["10⁻⁵", "10⁻⁴", "0.001", "0.01", "0.1"]);
     assert_eq!(labels(&Axis::log(0.04, 0.9)), ["0.05", "0.1", "0.2", "0.5"]);
+    assert_eq!(labels(&Axis::log(1.2, 3.5)), ["1.5", "2", "3"]);
+    // One number alone says nothing of the scale.
+    for i in 0..100 {
+        let lo = 10f64.powf(f64::from(i) / 25.0 - 2.0);
+        assert!(Axis::log(lo, lo * 2.25).ticks.len() >= 2, "from {lo}");
+    }
     // No label touches the next, and the last stays.
     let many = Axis::linear(0.0, 100.0, 50).thinned(100.0, 4.0, |label| 6.0 * label.len() as f64);
     let kept: Vec<f64> = many.ticks.iter().filter(|t| !t.1.is_empty()).map(|t| t.0).collect();
