@@ -171,6 +171,25 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
   const area = await map.boundingBox();
   await map.click({ position: { x: area.width - 2, y: area.height - 2 } });
   await compare(page, file, json, `${name}, another cell`);
+  // So do the arrows on it, and not the step's.
+  const focused = await page.evaluate(() => document.activeElement.tagName);
+  assert.notEqual(focused, 'CANVAS', `${name}: a click takes the arrows from the steps`);
+  const framed = () => page.evaluate(() => JSON.stringify(inspector.sel)), [before, stays] = [await framed(), await step()];
+  await map.focus();
+  await page.keyboard.press('ArrowUp');
+  await page.keyboard.press('ArrowLeft');
+  assert.equal(await step(), stays, `${name}: arrows on a map`);
+  if (area.width > 40 || area.height > 40) assert.notEqual(await framed(), before, `${name}: arrows on a map`);
+  await compare(page, file, json, `${name}, another cell by keyboard`);
+  await page.evaluate(() => document.activeElement.blur());
+  // A map has as many cells as its quantity has numbers for a head.
+  const cells = await page.evaluate(() => [...document.querySelectorAll('.run')].flatMap((run, r) => [...run.querySelectorAll('figure[data-quantity] .map:not(.wide) canvas')].map(canvas => {
+    const name = canvas.closest('figure').dataset.quantity;
+    return { name, cells: canvas.width * canvas.height, numbers: inspector.tensorOf(inspector.data.runs[r], name).shape.reduce((a, b) => a * b, 1) };
+  })));
+  for (const { name: quantity, cells: n, numbers } of cells) {
+    if (json.runs.every(run => run.quantities.find(q => q.name === quantity)?.role !== 'attention')) assert.equal(numbers % n, 0, `${name}: ${n} cells of ${quantity}'s ${numbers}`);
+  }
   // A click over time goes there.
   const times = page.locator('.wide canvas, .wide svg');
   if (await times.count()) {

@@ -6,7 +6,7 @@
 #   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
 #
 # Needs Node and Chromium (CHROMIUM names another than /usr/bin/chromium); fetches playwright-core from npm once.
-# TAPEZOO=FILE takes a program that is built already.
+# TAPEZOO=FILE and RECALL=FILE take programs that are built already, the second of examples/recall.rs.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-target/browser_test}
@@ -31,6 +31,10 @@ page slstm --model slstm --len 24
 page mlstm --model mlstm --len 24
 page compare --model delta_net --compare delta_net:eigenvalues=-1..1 --len 24
 page long --model mamba --steps 0 --len 256
+# A mixer that the program does not know: its page has no equations, and each quantity its own sizes.
+recall=${RECALL:-target/release/examples/recall}
+[ -n "${RECALL-}" ] || cargo build --release --example recall
+"$recall" inspect --out "$out/added.html" --json --model scalar --len 24 > /dev/null
 
 cp scripts/browser_test.mjs "$out/browser_test.mjs"
 node "$out/browser_test.mjs" "$out"

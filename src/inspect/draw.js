@@ -27,6 +27,8 @@ function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, qu
   // By keys, but over time, where the arrows choose the step as everywhere.
   if (!overTime) {
     canvas.tabIndex = 0;
+    // A click leaves the focus where it is, so that the arrows still choose the step.
+    canvas.addEventListener('mousedown', e => e.preventDefault());
     canvas.addEventListener('keydown', e => {
       const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key];
       if (!by || e.altKey || e.ctrlKey || e.metaKey) return;

@@ -226,6 +226,9 @@ function bounds(run, name) {
   return [Math.min(0, lo), Math.max(hi, lo + 1e-6, 0)];
 }
 
+// What quantities are; nothing of one that is not explained, as in a mixer of a reader's own.
+const explained = quantities => quantities.filter(q => q.about).map(q => `${q.symbol}: ${q.about}.`).join(' ');
+
 function card(title, about, figures, wide) {
   const node = el('section', { class: wide ? 'card wide' : 'card' }, el('h3', {}, title),
     about ? el('p', { class: 'soft' }, about) : undefined, el('div', { class: 'figures' }, ...figures.map(f => f.figure)));
@@ -278,20 +281,20 @@ function runView(run, r) {
     if (!figure.hidden) update();
   } });
   for (const q of matrices) {
-    cards.push(where(q, card(`State ${q.symbol}`, `${q.about}. Δ${q.symbol} is what this step has changed.`,
+    cards.push(where(q, card(`State ${q.symbol}`, `${q.about ? `${q.about}. ` : ''}Δ${q.symbol} is what this step has changed.`,
       pages(run, q).map(o => row([map(run, q, o), map(run, q, o, true)])))));
   }
   const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');
   if (vectors.length) {
-    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [...(plane(run, q)[1] ? [row(pages(run, q).map(o => map(run, q, o)))] : []), overTime(run, q)])));
+    cards.push(card('State', explained(vectors), vectors.flatMap(q => [...(plane(run, q)[1] ? [row(pages(run, q).map(o => map(run, q, o)))] : []), overTime(run, q)])));
   }
   for (const q of of('attention')) cards.push(attention(run, q));
   const vector = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
   if (vector.length) {
-    cards.push(card('Written and read at this step', vector.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vector.flatMap(q => byFactor(run, q))));
+    cards.push(card('Written and read at this step', explained(vector), vector.flatMap(q => byFactor(run, q))));
   }
   const gates = of('gate');
-  if (gates.length) cards.push(card('Gates over time', gates.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', gates.map(q => overTime(run, q))));
+  if (gates.length) cards.push(card('Gates over time', explained(gates), gates.map(q => overTime(run, q))));
   const eigen = spectrum(run), states = of('state');
   // A block that has nothing of a state has no transition.
   const none = () => run.spectrum && states.length > 0 && states.every(q => count(tensorOf(run, q.name)) === 0);

@@ -43,7 +43,7 @@ pub fn around(title: &str, data: &str) -> String {
                 nav #strip aria-label="The sequence" {}
                 main #runs { noscript { p { "This page draws its figures with JavaScript." } } }
                 section #graphs {}
-                footer { p { "← and → step through the sequence, Home and End go to its ends, the space bar plays it. A click on a cell picks the numbers in the equations. The address names the step, the block and the head." } }
+                footer { p { "← and → step through the sequence, Home and End go to its ends, the space bar plays it. A click on a cell picks the numbers in the equations; so do the arrows where Tab has led to a figure. The address names the step, the block and the head." } }
                 script type="application/json" #data { (PreEscaped(data)) }
                 script { (PreEscaped("(() => {\n")) @for part in SCRIPT { (PreEscaped(part)) } (PreEscaped("})();")) }
             }
