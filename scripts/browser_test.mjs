@@ -191,7 +191,7 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
     if (json.runs.every(run => run.quantities.find(q => q.name === quantity)?.role !== 'attention')) assert.equal(numbers % n, 0, `${name}: ${n} cells of ${quantity}'s ${numbers}`);
   }
   // A click over time goes there.
-  const times = page.locator('.wide canvas, .wide svg');
+  const times = page.locator('.wide canvas:visible, .wide svg:visible');
   if (await times.count()) {
     const box = await times.first().boundingBox();
     await times.first().click({ position: { x: box.width * .999 - 1, y: box.height / 2 } });
@@ -202,6 +202,11 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
     await layers.last().click();
     assert.equal(await page.evaluate(() => inspector.sel.layer), await layers.count() - 1);
     await compare(page, file, json, `${name}, the last block`);
+    // Every state that the block has is in a figure.
+    const bare = await page.evaluate(() => [...document.querySelectorAll('.run')].flatMap((run, r) => inspector.data.runs[r].quantities
+      .filter(q => q.role === 'state' && q.name !== 'w' && inspector.tensorOf(inspector.data.runs[r], q.name)?.shape.every(n => n > 0) && !run.querySelector(`figure[data-quantity="${q.name}"]`))
+      .map(q => q.name)));
+    assert.deepEqual(bare, [], `${name}, the last block`);
     await layers.first().click();
   }
   // The strip says what the logits say.

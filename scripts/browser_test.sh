@@ -31,6 +31,8 @@ page slstm --model slstm --len 24
 page mlstm --model mlstm --len 24
 page compare --model delta_net --compare delta_net:eigenvalues=-1..1 --len 24
 page long --model mamba --steps 0 --len 256
+# Its first block has no state.
+page transnormer --model transnormer --steps 0 --len 12
 # A mixer that the program does not know: its page has no equations, and each quantity its own sizes.
 recall=${RECALL:-target/release/examples/recall}
 [ -n "${RECALL-}" ] || cargo build --release --example recall

@@ -53,19 +53,34 @@ const tensorOf = (run, name) => run.layers[Math.min(sel.layer, run.layers.length
 // How many elements a tensor has at a step.
 const count = tensor => tensor.shape.reduce((a, b) => a * b, 1);
 
-// The size of a letter's axis in a run; undefined where no quantity has it.
-function size(run, letter) {
-  for (const q of run.quantities) {
-    const at = q.axes.indexOf(letter), tensor = tensorOf(run, q.name);
-    if (at >= 0 && tensor && count(tensor) > 0) return tensor.shape[at];
-  }
+// The size of a letter's axis in a quantity; undefined where it has none, or no elements in this block.
+function axis(run, q, letter) {
+  const at = q.axes.indexOf(letter), tensor = tensorOf(run, q.name);
+  return at >= 0 && tensor && count(tensor) > 0 ? tensor.shape[at] : undefined;
 }
+
+// The size of the longest axis of a letter in a run; undefined where no quantity has one.
+function size(run, letter) {
+  const known = run.longest ??= {}, key = `${letter}${sel.layer}`;
+  if (!(key in known)) {
+    const sizes = run.quantities.map(q => axis(run, q, letter)).filter(n => n !== undefined);
+    known[key] = sizes.length ? Math.max(...sizes) : undefined;
+  }
+  return known[key];
+}
+
+// The size of a letter's axis in a quantity, or that of others where this block has no elements of it.
+const own = (run, q, letter) => axis(run, q, letter) ?? size(run, letter);
 
 // An index of a letter that exists in this run.
 function index(run, letter, over) {
   const at = letter in over ? over[letter] : sel[letter] ?? 0;
   return Math.max(0, Math.min(at, (letter === 's' ? sel.t + 1 : size(run, letter) ?? 1) - 1));
 }
+
+// The index of a letter in a quantity, whose axis may be shorter than that of others. Its elements then serve again and
+// again: one gate for all units, a rate for the heads of each memory.
+const here = (run, q, letter, over = {}) => index(run, letter, over) % own(run, q, letter);
 
 // The stride of a letter's axis in a tensor.
 function strides(tensor, axes) {
@@ -83,10 +98,8 @@ function value(run, name, t, over = {}) {
   if (!tensor) return NaN;
   if (t < 0) return 0; // the state before the first token
   const data = numbers(tensor);
-  const { axes } = quantity(run, name), by = Object.entries(strides(tensor, axes));
-  // Of a letter it may have fewer than others, again and again: one gate for all units, a rate for the heads of each memory.
-  const own = letter => index(run, letter, over) % tensor.shape[axes.indexOf(letter)];
-  return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), tensor.constant ? 0 : t * tensor.width)];
+  const q = quantity(run, name), by = Object.entries(strides(tensor, q.axes));
+  return data[by.reduce((at, [letter, apart]) => at + apart * here(run, q, letter, over), tensor.constant ? 0 : t * tensor.width)];
 }
 
 // The name of an element: the symbol with an index for each letter of its axes, counted from 1.

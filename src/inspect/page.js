@@ -152,10 +152,6 @@ function byFactor(run, q) {
   const all = pages(run, q), rows = [...new Set(all.map(o => o.p))];
   return rows.map(p => row(all.filter(o => o.p === p).map(o => map(run, q, o))));
 }
-// The size of a letter's axis in a quantity, and the selected index in it. Where the axis is shorter than that of others,
-// its elements serve again and again.
-const own = (run, q, letter) => tensorOf(run, q.name).shape[q.axes.indexOf(letter)];
-const here = (run, q, letter) => sel[letter] < own(run, q, letter) ? sel[letter] : index(run, letter, {}) % own(run, q, letter);
 const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', ');
 
 // A heat map of a quantity at this step, for one head; with `change`, its change by this step.

@@ -277,7 +277,7 @@ fn costs(s: &Section) -> Markup {
         let ran = one.runs.iter().map(|r| &r.0).filter(|r| r.end.is_some());
         mean(&ran.filter_map(|r| r.cost.as_ref().map(f)).collect::<Vec<_>>())
     };
-    let number = |x: Option<f64>, decimals: usize| x.map_or("–".into(), |x| format!("{x:.decimals$}"));
+    let said = |x: Option<f64>, how: fn(f64) -> String| x.map_or("–".into(), how);
     html! {
         (table(&["model", "parameters", "form", "device", "steps/s", "seconds", "seeds"], &["form", "device"], html! {
             @for one in &s.series {
@@ -288,8 +288,8 @@ fn costs(s: &Section) -> Markup {
                     td { (cost.map_or("–".into(), |c| c.params.to_string())) }
                     td.text { (cost.map_or("–".into(), |c| clean(&c.form))) }
                     td.text { (cost.map_or("–".into(), |c| clean(&c.device))) }
-                    td { (of(one, |c| c.steps_per_s).map_or("–".into(), rate)) }
-                    td { (number(of(one, |c| c.wall_s), 1)) }
+                    td { (said(of(one, |c| c.steps_per_s), rate)) }
+                    td { (said(of(one, |c| c.wall_s), |s| format!("{s:.1}"))) }
                     td { (whole) @if whole < one.runs.len() { " of " (one.runs.len()) } }
                 }
             }

@@ -45,8 +45,8 @@ impl Axis {
         Axis { scale: Scale::Linear, lo, hi, ticks: (first..=last).map(tick).collect() }
     }
 
-    /// From `lo` to `hi`, both above 0, with ticks at powers of ten, at 1, 2 and 5 times those of a short axis, and at more
-    /// multiples of one that is shorter than a decade, so that it has two ticks from a ratio of 2.25 on.
+    /// From `lo` to `hi`, both above 0, with ticks at powers of ten, or at 1, 2 and 5 times those of a short axis. An axis
+    /// of less than a decade has more multiples, so that there are two from a ratio of 2.25 on.
     pub fn log(lo: f64, hi: f64) -> Axis {
         let hi = if hi > lo { hi } else { lo * 10.0 };
         let (first, last) = (lo.log10().floor() as i32, hi.log10().ceil() as i32);

@@ -5,7 +5,8 @@
 //! of itself, so a product of two by at most 2⁻⁷ and a little, and mostly by less. The instruction takes numbers below
 //! 2⁻¹²⁶ for zero.
 //!
-//! What a step costs with it is in `docs/kernels.md`. Products of width 4 have no kernels such as [`super::tall_skinny_avx512`].
+//! What a step costs with it is in `docs/kernels.md`. Products of width 4 have no kernels such as
+//! [`super::tall_skinny_avx512`].
 //!
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
