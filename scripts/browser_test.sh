@@ -3,20 +3,29 @@
 # compares the numbers on the page with the JSON and safetensors beside it, and takes screenshots, wide and narrow,
 # light and dark.
 #
-#   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
+#   scripts/browser_test.sh [OUT [PAGE…]]   pages and screenshots go to OUT [default: target/browser_test]; PAGE: some of
+#                                           those below, as lstm [default: all]
 #
 # Needs Node and Chromium (CHROMIUM names another than /usr/bin/chromium); fetches playwright-core from npm once.
 # TAPEZOO=FILE and RECALL=FILE take programs that are built already, the second of examples/recall.rs.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-target/browser_test}
+[ $# -eq 0 ] || shift
 mkdir -p "$out"
 if [ ! -d "$out/node_modules/playwright-core" ]; then
   npm install --prefix "$out" --no-audit --no-fund --silent playwright-core@1
 fi
 tapezoo=${TAPEZOO:-target/release/tapezoo}
 [ -n "${TAPEZOO-}" ] || cargo build --release --bin tapezoo
-page() { name=$1; shift; "$tapezoo" inspect --out "$out/$name.html" --json "$@" > /dev/null; }
+pages=$*
+# Whether a page is to be made.
+asked() { case " ${pages:-$1} " in *" $1 "*) ;; *) false ;; esac; }
+page() {
+  name=$1
+  shift
+  ! asked "$name" || "$tapezoo" inspect --out "$out/$name.html" --json "$@" > /dev/null
+}
 
 page lstm --model lstm:lr=1e-2 --len 24 --steps 800
 page quasi_lstm --model quasi_lstm --len 24
@@ -35,8 +44,10 @@ page long --model mamba --steps 0 --len 256
 page transnormer --model transnormer --steps 0 --len 12
 # A mixer that the program does not know: its page has no equations, and each quantity its own sizes.
 recall=${RECALL:-target/release/examples/recall}
-[ -n "${RECALL-}" ] || cargo build --release --example recall
-"$recall" inspect --out "$out/added.html" --json --model scalar --len 24 > /dev/null
+if asked added; then
+  [ -n "${RECALL-}" ] || cargo build --release --example recall
+  "$recall" inspect --out "$out/added.html" --json --model scalar --len 24 > /dev/null
+fi
 
 cp scripts/browser_test.mjs "$out/browser_test.mjs"
-node "$out/browser_test.mjs" "$out"
+node "$out/browser_test.mjs" "$out" "$@"

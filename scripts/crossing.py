@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Brackets that cross far apart: do the models of docs/zoo_results.md that recall Dyck words notice them?
 
-    scripts/crossing.py run              ask the runs of `scripts/zoo.py run dyck`; a quarter of a core-hour
+    scripts/crossing.py run [--quick]    ask the runs of `scripts/zoo.py run dyck`; a quarter of a core-hour
     scripts/crossing.py table [--write]  print the table, or put it into docs/zoo_results.md
     scripts/crossing.py mistakes         where the words of training go wrong, of 4,000 drawn; a second
 
@@ -36,7 +36,7 @@ PAIRS = 10
 def main():
     args = zoo.asked_for(__doc__, ["run", "table", "mistakes"]).parse_args()
     if args.what == "run":
-        run(args.out / "dyck" / "final", args.program)
+        run(args.out / "dyck" / "final", args.program, args.quick)
     elif args.what == "mistakes":
         mistakes(args.program)
     else:
@@ -52,14 +52,15 @@ def words(rng, n):
     return begins[0] + ends[0] + z + begins[1] + ends[1] + z, begins[0] + ends[1] + z + begins[1] + ends[0] + z
 
 
-def run(path, program):
-    """Ask every run at `path`, some side by side."""
+def run(path, program, quick):
+    """Ask every run at `path`, some side by side; in a small version two of them."""
     if not Results.finished(path):
         sys.exit(f"{path} has not all its runs; scripts/zoo.py run dyck makes them")
     results = Results(path)
     with open(path / "config.toml", "rb") as f:
         models = tomllib.load(f)["models"]
     runs = sorted(results.runs, key=lambda r: (models.index(r["model"]), r["seed"]))
+    runs = runs[:2] if quick else runs
     # A run that diverged is right about none, and may have no weights.
     of = lambda r: right(path / f"{r['model']}-seed{r['seed']}", program) if r.get("accuracy") else [0] * len(RUNS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -68,8 +69,7 @@ def run(path, program):
         for n, line in enumerate(lines, 1):
             print(f"{n} of {len(runs)}: {' '.join(map(str, line))}", file=sys.stderr, flush=True)
             text.append("\t".join(map(str, line)))
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    zoo.write(KEPT, "\n".join(text) + "\n")
+    zoo.keep(KEPT, "\n".join(text), quick)
 
 
 def right(run, program):

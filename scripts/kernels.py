@@ -104,17 +104,17 @@ def measure(config, kernels, program, others, options):
     return found
 
 
-def other_forms():
-    """(name, configuration) of the slower forms of every mixer, at two sizes, and of the published models."""
+def other_forms(models):
+    """(name, configuration) of the slower forms of these mixers, at two sizes, and of the published models."""
     for size, batch in ("T32", 32), ("d64", 16):
-        for mixer in MODELS + WIDE + MEMORIES + FURTHER:
+        for mixer in models:
             for form in "recurrent", "parallel", "chunked":
                 c = sizes(mixer, size) | {"B": batch}
                 yield f"{size}, {mixer} {form}", lambda c=c, form=form, **more: toml(c, form=form, **more)
     # Kernels that none of these reaches: for larger states, and of other mixers.
-    for size, mixer in ("d128", "rwkv7"), ("d64", "hgrn2"), ("d64", "lightnet"):
+    for size, mixer in (cell for cell in (("d128", "rwkv7"), ("d64", "hgrn2"), ("d64", "lightnet")) if cell[1] in models):
         yield f"{size}, {mixer}", lambda c=sizes(mixer, size) | {"B": 16}, **more: toml(c, **more)
-    for mixer in MODELS:
+    for mixer in (mixer for mixer in MODELS if mixer in models):
         c = sizes(mixer, "T32")
         yield f"T32, published {mixer}", lambda c=c, **more: toml(c, model={"variant": "published"}, **more)
 
@@ -125,7 +125,7 @@ def forms(program, about, options):
         rows = re.findall(r"^\| `([\w.]+)` \| `[^|]*\| (\S+) \|", f.read(), re.M)
     little = [op for op, most in rows if op in about["kernels"] and (most == "–" or float(most) < 1.1)]
     best = {}
-    for name, config in other_forms():
+    for name, config in other_forms(options.models.split(",")):
         if "error" in program.answer(open="with", config=config()):
             continue  # not every mixer has every form
         found = measure(config, little, program, {}, options)

@@ -2,7 +2,7 @@
 # The cost of each kernel in lines and its gain in time, as tables in docs/kernels.md; and the places of unsafe code.
 #
 #   scripts/kernels.sh [--cells T32,T256,d64,d128] [--models lstm,…] [--rounds 6] [--write | --report]
-#   scripts/kernels.sh --forms [--rounds 6] [--write]
+#   scripts/kernels.sh --forms [--models lstm,…] [--rounds 6] [--write]
 #
 # For each cell of the race (scripts/race.py) and each further mixer at the wide sizes: steps with all kernels and steps
 # without the one, in turns, in one process on one core. All cells take about 20 minutes; leave the machine alone meanwhile.

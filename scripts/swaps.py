@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Swaps of S5: which reflections have the models of docs/zoo_results.md learned?
 
-    scripts/swaps.py run              look into the runs of `scripts/zoo.py run s5_swaps`; a minute
+    scripts/swaps.py run [--quick]    look into the runs of `scripts/zoo.py run s5_swaps`; a minute
     scripts/swaps.py table [--write]  print the table, or put it into docs/zoo_results.md
 
 Ten reflections whose products permute five things have keys at 60° where two swaps share a thing, and at 90° where they do
@@ -38,12 +38,12 @@ LENGTH = "128"
 def main():
     args = zoo.asked_for(__doc__, ["run", "table"]).parse_args()
     if args.what == "run":
-        run(args.out / "s5_swaps" / "final", args.program)
+        run(args.out / "s5_swaps" / "final", args.program, args.quick)
     else:
         zoo.show("swaps.py", page(), args.write)
 
 
-def run(path, program):
+def run(path, program, quick):
     """Look into every run at `path` of the models that reflect."""
     if not Results.finished(path):
         sys.exit(f"{path} has not all its runs; scripts/zoo.py run s5_swaps makes them")
@@ -59,8 +59,7 @@ def run(path, program):
                 os.remove(scratch + ending)
             text.append("\t".join([model, str(seed), str(accuracy), *map(str, closest(seen))]))
             print(text[-1], file=sys.stderr, flush=True)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    zoo.write(KEPT, "\n".join(text) + "\n")
+    zoo.keep(KEPT, "\n".join(text), quick)
 
 
 def dot(a, b):

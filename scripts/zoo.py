@@ -86,9 +86,10 @@ def asked_for(doc, what, out="zoo", program=("TAPEZOO", "tapezoo"), trains=False
     parser.add_argument("--program", default=os.environ.get(variable) or ROOT / "target" / "release" / path,
                         help=f"the program [default: ${variable}, else target/release/{path}]")
     parser.add_argument("--write", action="store_true", help="of table: into docs/zoo_results.md")
+    small = "20 steps of one seed" if trains else "print what a few runs give, as those of zoo.py run --quick"
+    parser.add_argument("--quick", action="store_true", help=f"of run: {small}, to see that it works; docs/ keeps nothing of it")
     if trains:
         parser.add_argument("--jobs", default="2", help="how many runs go side by side [default: 2]")
-        parser.add_argument("--quick", action="store_true", help="of run: 20 steps of one seed, to see that it works")
     return parser
 
 
@@ -98,6 +99,14 @@ def show(script, text, write):
         insert(f"{KEPT}.md", script, text)
     else:
         print(text)
+
+
+def keep(file, text, quick):
+    """Write a file of docs/zoo_results/; of a small version print it."""
+    if quick:
+        return print(text)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, text + "\n")
 
 
 def run(task, args):
