@@ -1,6 +1,12 @@
 //! `tapezoo import` and `tapezoo export`: layers that another package has trained, and ours for another package.
 
-use super::{Machine, Sizes, TrainArgs, What, help::glance, print, resolve::sets, train};
+use super::{
+    Machine, Sizes, TrainArgs, What,
+    help::glance,
+    print,
+    resolve::{part, sets},
+    train,
+};
 use crate::{
     error::{Error, Result, brief, contained, printable},
     exchange::{self, Layers, Package, Wanted},
@@ -26,6 +32,7 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
+use toml::Table;
 
 /// Take layers that were trained with another package into a model
 ///
@@ -325,7 +332,30 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
     let train = TrainArgs { what, sizes, machine, ..TrainArgs::default() };
     let (preset, task) =
         train::task_or_recorded(args.task.as_deref(), &train).map_err(|e| Error::Config(format!("--task {e}")))?;
-    train.resolve(preset, task)
+    let taken = train.table();
+    let all = train.resolve(preset, task)?;
+    if let (Some(path), Some(file)) = (&args.config, &file) {
+        let what = What { seed: args.seed, ..What::default() };
+        let typed = TrainArgs { what, sizes: args.sizes.clone(), ..TrainArgs::default() }.table();
+        for what in not_taken(file, &typed, &taken) {
+            super::say("warning", &format!("{}: {what}", path.display()));
+        }
+    }
+    Ok(all)
+}
+
+/// The values of a configuration file that the layers decide otherwise, as their sizes and precision. Flags that were
+/// typed are meant to change a file.
+fn not_taken(file: &Table, typed: &Table, taken: &Table) -> Vec<String> {
+    let otherwise = |file: &Table, typed: &Table, taken: &Table| -> Vec<String> {
+        let decided = taken.iter().filter(|(key, _)| !typed.contains_key(*key));
+        let both = decided.filter_map(|(key, here)| Some((key, file.get(key)?, here)));
+        let other = both.filter(|(_, there, here)| there != here);
+        other.map(|(key, there, here)| format!("{key} = {there} is not taken, here it is {here}")).collect()
+    };
+    let model = |table: &Table| part(table, "model").cloned().unwrap_or_default();
+    let sizes = otherwise(&model(file), &model(typed), &model(taken));
+    [otherwise(file, typed, taken), sizes].concat()
 }
 
 /// Leave a run before its first step. Its configuration comes last: where the numbers are missing that were taken, no run

@@ -205,7 +205,7 @@ fn with_flags(text: &str) -> String {
 }
 
 /// A table in a table.
-fn part<'a>(table: &'a Table, name: &str) -> Option<&'a Table> {
+pub(super) fn part<'a>(table: &'a Table, name: &str) -> Option<&'a Table> {
     table.get(name).and_then(Value::as_table)
 }
 

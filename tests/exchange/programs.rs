@@ -58,6 +58,16 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
     let taken = format!("import {file} --from fla --models gla --prefix layers.{{}}. --config {seeded}");
     contains(place.prints(&format!("{taken} --out seeded.safetensors")), "from seed 5");
     contains(place.prints(&format!("{taken} --seed 6 --out seeded.safetensors")), "from seed 6");
+    // The layers decide what they are, and a flag is meant to change the file.
+    let other = "models = [\"gpt\"]\nseeds = 3\nseed = 5\ndtype = \"f32\"\n[model]\nwidth = 9\nheads = 2\nmlp = 7\n";
+    place.write("other.toml", other);
+    let taken = taken.replace(&seeded, "other.toml");
+    let ran = place.run(&format!("{taken} --seed 6 --mlp 5 --out seeded.safetensors"));
+    let right = ["models = [\"gpt\"]", "seeds = 3", "dtype = \"f32\"", "width = 9"];
+    for what in right {
+        contains(&ran.stderr, &format!(": {what} is not taken"));
+    }
+    assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), right.len()), "{}", ran.stderr);
 
     // Import as a file of weights.
     place.prints(&format!("import {file} --from fla --models gla --prefix layers.{{}}. --out gla.safetensors"));
