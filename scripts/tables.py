@@ -41,9 +41,9 @@ HELPS = {
 # The models of the published protocol of parity with the minutes that they took, GPT, mLSTM and Mamba beside other work.
 REPO = {"slstm": 77, "delta_net_signed": 115, "mamba_signed": 98, "delta_net": 102, "gpt": 159, "mlstm": 164, "mamba": 161}
 # Those of arithmetic, with the flag that rounds the operands of products, and of arithmetic with brackets. The
-# minutes are beside other work, those of DeltaNet with brackets by its pace with AVX2.
+# minutes are beside other work, those of DeltaNet with brackets with AVX2 alone.
 REPO_ARITHMETIC = {"slstm": (133, ""), "delta_net": (249, " --products bf16"), "delta_net_signed": (250, " --products bf16")}
-REPO_BRACKETS = {"slstm": (130, ""), "delta_net_signed": (480, "")}
+REPO_BRACKETS = {"slstm": (130, ""), "delta_net_signed": (589, "")}
 RUNS = {
     "readme": (0.7, "parity"),
     "zoo-alone": (0.05, RECALL),
