@@ -65,7 +65,7 @@ fn a_program_imports_trains_on_looks_inside_and_exports() {
     let ran = place.run(&format!("{taken} --seed 6 --mlp 5 --out seeded.safetensors"));
     let right = ["models = [\"gpt\"]", "seeds = 3", "dtype = \"f32\"", "width = 9"];
     for what in right {
-        contains(&ran.stderr, &format!(": {what} is not taken"));
+        contains(&ran.stderr, format!(": {what} is not taken"));
     }
     assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), right.len()), "{}", ran.stderr);
 
