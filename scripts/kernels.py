@@ -211,6 +211,8 @@ def main():
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
+    if options.forms and options.write and options.models != parser.get_default("models"):
+        parser.error("--forms --write puts the whole table into the page; leave out --models, or --write")
     program = Program(STEP_TIME)
     result = {"cells": {}}
     if os.path.exists(options.json):

@@ -136,9 +136,8 @@ def train(head, models, at, file, args, what="accuracy", second=None):
     else:
         write(config, text)
         call([args.program, "train", "--config", config, "--out", final, "--jobs", args.jobs], [final])
-    for what, file in [] if args.quick else [(what, file), *([second] if second else [])]:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, kept(final, what))
+    for what, file in [(what, file), *([second] if second else [])]:
+        keep(file, kept(final, what), args.quick)
 
 
 def kept(path, what):
@@ -151,7 +150,7 @@ def kept(path, what):
         for run in sorted((r for r in results.runs if r["model"] == model), key=lambda r: r["seed"]):
             scores = [run.get(what, {}).get(str(n), WORST.get(what, 0.0)) for n in lengths]
             lines.append("\t".join(map(str, [model, config["per_model"][model]["lr"], run["seed"], *scores])))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def chosen(runs, what="accuracy"):
